@@ -1,0 +1,79 @@
+"""Errors: each says where, what was got, what was expected and how to fix it.
+
+Every error derives from `OwlError` and from the built-in that fits, so both
+``except OwlError`` and ``except ValueError`` work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+__all__ = ["NonFiniteError", "OwlError", "OwlStateError", "OwlTypeError", "OwlValueError", "raise_problems"]
+
+
+class OwlError(Exception):
+    """Base of every error that owlrl raises on purpose.
+
+    >>> from owlrl.errors import OwlError, OwlValueError
+    >>> issubclass(OwlValueError, OwlError) and issubclass(OwlValueError, ValueError)
+    True
+    """
+
+
+class OwlValueError(OwlError, ValueError):
+    """An argument has the right type and a wrong value.
+
+    >>> from owlrl import ExpWeightsSelector
+    >>> ExpWeightsSelector(eta=-1.0)
+    Traceback (most recent call last):
+    ...
+    owlrl.errors.OwlValueError: ExpWeightsSelector: eta is -1.0; expected a finite number > 0
+    """
+
+
+class OwlTypeError(OwlError, TypeError):
+    """An argument is of a wrong type.
+
+    >>> from owlrl.errors import OwlTypeError
+    >>> issubclass(OwlTypeError, TypeError)
+    True
+    """
+
+
+class OwlStateError(OwlError, RuntimeError):
+    """A call that does not fit the state the object is in.
+
+    >>> from owlrl.errors import OwlStateError
+    >>> issubclass(OwlStateError, RuntimeError)
+    True
+    """
+
+
+class NonFiniteError(OwlError, ArithmeticError):
+    """A NaN or an infinity was met; training stops before it reaches the weights.
+
+    >>> from owlrl.errors import NonFiniteError
+    >>> issubclass(NonFiniteError, ArithmeticError)
+    True
+    """
+
+
+def raise_problems(
+    where: str, problems: Iterable[str], *, kind: type[OwlError] = OwlValueError
+) -> None:
+    """Raise one error that names every problem found, or return if there is none.
+
+    >>> from owlrl.errors import raise_problems
+    >>> raise_problems("Thing", [])
+    >>> raise_problems("Thing", ["a is 1; expected 2", "b is missing; pass b=..."])
+    Traceback (most recent call last):
+    ...
+    owlrl.errors.OwlValueError: Thing: 2 problems:
+      - a is 1; expected 2
+      - b is missing; pass b=...
+    """
+    found = list(problems)
+    if len(found) == 1:
+        raise kind(f"{where}: {found[0]}")
+    if found:
+        raise kind(f"{where}: {len(found)} problems:\n" + "\n".join(f"  - {p}" for p in found))

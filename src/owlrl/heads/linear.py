@@ -1,0 +1,195 @@
+"""Several linear heads as one batched product, and `MultiHeadLinear`, a linear layer that has them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from owlrl.types import HeadPointer
+
+__all__ = ["LinearStack", "MultiHeadLinear", "occurring", "pad_columns", "product_all", "product_per_row"]
+
+
+def product_all(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Every head on every row: x (B, F), weight (H, A, F), bias (H, A) → (H, B, A).
+
+    >>> import torch
+    >>> from owlrl.heads.linear import product_all
+    >>> product_all(torch.tensor([[1.0, 2.0]]), torch.ones(3, 1, 2), None).flatten()
+    tensor([3., 3., 3.])
+    """
+    heads, outputs, features = weight.shape
+    # one (B, F) x (F, H*A) product: faster on a CPU than a batch of H small ones
+    out = F.linear(x, weight.reshape(heads * outputs, features), None if bias is None else bias.reshape(-1))
+    return out.view(len(x), heads, outputs).transpose(0, 1)
+
+
+def product_per_row(x: Tensor, weight: Tensor, bias: Tensor | None, heads: Tensor) -> Tensor:
+    """Row ``b`` by head ``heads[b]``: x (B, F), weight (H, A, F), heads (B,) → (B, A).
+
+    >>> import torch
+    >>> from owlrl.heads.linear import product_per_row
+    >>> weight = torch.tensor([[[1.0]], [[10.0]]])
+    >>> product_per_row(torch.tensor([[2.0], [3.0]]), weight, None, torch.tensor([1, 0])).flatten()
+    tensor([20.,  3.])
+    """
+    return product_all(x, weight, bias)[heads, torch.arange(len(x), device=x.device)]
+
+
+def pad_columns(outputs: Sequence[Tensor]) -> list[Tensor]:
+    """Pad (B, A_k) outputs with −∞ to the largest A: what a head does not have is never the greedy action.
+
+    >>> import torch
+    >>> from owlrl.heads.linear import pad_columns
+    >>> pad_columns([torch.zeros(1, 2), torch.zeros(1, 1)])[1]
+    tensor([[0., -inf]])
+    """
+    width = max(out.shape[-1] for out in outputs)
+    return [F.pad(out, (0, width - out.shape[-1]), value=-torch.inf) for out in outputs]
+
+
+def occurring(heads: Tensor) -> tuple[list[int], Tensor]:
+    """The heads that occur in (B,) ``heads``, and each row's place among them (head 0 for no rows).
+
+    >>> import torch
+    >>> from owlrl.heads.linear import occurring
+    >>> occurring(torch.tensor([4, 2, 4]))
+    ([2, 4], tensor([1, 0, 1]))
+    """
+    present, place = torch.unique(heads, return_inverse=True)
+    return present.tolist() or [0], place
+
+
+class LinearStack:
+    """The weights of several equal ``nn.Linear`` as (H, A, F) and (H, A) tensors.
+
+    With gradients enabled the stack is made anew, so gradients reach each layer's own
+    parameters. Without, the parameters become views of one stacked tensor, which therefore
+    cannot go stale: whatever writes to a parameter (an optimizer, ``param.data.copy_``) writes
+    to the stack. A parameter that moved (``.to(device)``, a deep copy) is found by its address.
+
+    >>> import torch
+    >>> from torch import nn
+    >>> from owlrl.heads.linear import LinearStack
+    >>> layers, stack = [nn.Linear(2, 3), nn.Linear(2, 3)], LinearStack()
+    >>> with torch.no_grad():
+    ...     weight, bias = stack.weights(layers)
+    ...     _ = layers[1].weight.data.fill_(7.0)
+    >>> weight.shape, float(weight[1].max())
+    (torch.Size([2, 3, 2]), 7.0)
+    """
+
+    def __init__(self) -> None:
+        self._stacks: dict[str, Tensor] = {}
+
+    def all_heads(self, layers: Sequence[nn.Linear], x: Tensor) -> Tensor:
+        """Every layer on every row: x (B, F) → (H, B, A)."""
+        return product_all(x, *self.weights(layers))
+
+    def per_row(self, layers: Sequence[nn.Linear], x: Tensor, heads: Tensor) -> Tensor:
+        """Row ``b`` by layer ``heads[b]``: x (B, F), heads (B,) → (B, A)."""
+        if torch.is_grad_enabled():
+            # only the heads that occur: an idle one must not even get a zero gradient
+            present, heads = occurring(heads)
+            layers = [layers[k] for k in present]
+        return product_per_row(x, *self.weights(layers), heads)
+
+    def weights(self, layers: Sequence[nn.Linear]) -> tuple[Tensor, Tensor | None]:
+        """Weight (H, A, F) and bias (H, A), or None where the layers have no bias."""
+        weight = self._stacked("weight", [layer.weight for layer in layers])
+        bias = [b for layer in layers if (b := layer._parameters["bias"]) is not None]
+        return weight, self._stacked("bias", bias) if bias else None
+
+    def _stacked(self, name: str, parameters: Sequence[Tensor]) -> Tensor:
+        if torch.is_grad_enabled():
+            return torch.stack(list(parameters))
+        stack = self._stacks.get(name)
+        if stack is None or not _homed(stack, parameters):
+            with torch.inference_mode(False), torch.no_grad():
+                stack = torch.stack([p.detach() for p in parameters])
+                for parameter, view in zip(parameters, stack, strict=True):
+                    parameter.data = view
+            self._stacks[name] = stack
+        return stack
+
+    def __deepcopy__(self, memo: dict[int, object]) -> LinearStack:
+        return LinearStack()  # a copy's parameters live elsewhere
+
+
+def _homed(stack: Tensor, parameters: Sequence[Tensor]) -> bool:
+    if len(stack) != len(parameters) or stack.dtype != parameters[0].dtype:
+        return False
+    start, step = stack.data_ptr(), stack.stride(0) * stack.element_size()
+    return [p.data_ptr() for p in parameters] == list(range(start, start + step * len(stack), step))
+
+
+class MultiHeadLinear(nn.Linear):
+    """An ``nn.Linear`` that was given more heads; its own weight stays head 0 under its own name.
+
+    Made in place by `promote_output_layers`; which head a call computes is told by the pointer.
+
+    >>> from torch import nn
+    >>> from owlrl.heads.linear import MultiHeadLinear
+    >>> from owlrl.types import HeadPointer
+    >>> layer = MultiHeadLinear.promote(nn.Linear(4, 2), HeadPointer())
+    >>> layer.add_head(nn.Linear(4, 2))
+    1
+    >>> sorted(layer.state_dict())
+    ['bias', 'extra_heads.0.bias', 'extra_heads.0.weight', 'weight']
+    """
+
+    pointer: HeadPointer
+    extra_heads: nn.ModuleList
+    stack: LinearStack
+
+    @classmethod
+    def promote(cls, layer: nn.Linear, pointer: HeadPointer) -> MultiHeadLinear:
+        """Turn ``layer`` itself into a multi-head one: whoever holds a reference sees it."""
+        layer.__class__ = cls
+        promoted = cast(MultiHeadLinear, layer)
+        promoted.pointer = pointer
+        promoted.extra_heads = nn.ModuleList()
+        promoted.stack = LinearStack()
+        return promoted
+
+    def demote(self, head: int) -> None:
+        """Become a plain ``nn.Linear`` again that holds the values of ``head``."""
+        if head:
+            kept = self.linear(head)
+            with torch.no_grad():
+                self.weight.data = kept.weight.detach().clone()
+                if self.bias is not None:
+                    self.bias.data = kept.bias.detach().clone()
+            self.out_features = kept.out_features
+        del self.extra_heads, self.pointer, self.stack
+        self.__class__ = nn.Linear  # type: ignore[assignment]
+
+    @property
+    def num_heads(self) -> int:
+        """Heads, the layer's own included."""
+        return 1 + len(self.extra_heads)
+
+    def linear(self, head: int) -> nn.Linear:
+        """The layer that computes ``head`` (head 0 is this layer itself)."""
+        return self if head == 0 else cast(nn.Linear, self.extra_heads[head - 1])
+
+    def add_head(self, layer: nn.Linear) -> int:
+        """Append ``layer`` as a further head and return its index."""
+        self.extra_heads.append(layer)
+        return self.num_heads - 1
+
+    def forward(self, input: Tensor) -> Tensor:
+        """(B, F) → (B, A) by the active head; inside the library also by all heads or per row."""
+        index = self.pointer.index
+        if isinstance(index, int):
+            if index == 0:
+                return F.linear(input, self.weight, self.bias)
+            return cast(Tensor, self.extra_heads[index - 1](input))
+        layers = [self.linear(k) for k in range(self.num_heads)]
+        if isinstance(index, str):
+            return self.stack.all_heads(layers, input).flatten(0, 1)
+        return self.stack.per_row(layers, input, index)

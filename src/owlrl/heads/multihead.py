@@ -1,0 +1,271 @@
+"""`MultiHeadQ`: a user's trunk with one Q-head per task."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any, Literal, cast
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from owlrl.errors import OwlTypeError, OwlValueError, raise_problems
+from owlrl.heads.growth import extend_optimizer
+from owlrl.heads.linear import LinearStack, occurring, pad_columns
+from owlrl.types import HeadPointer, check_head
+
+__all__ = ["DuelingHead", "MultiHeadQ", "dueling_q"]
+
+HeadFactory = Callable[[int, int], nn.Module]
+
+
+def dueling_q(value: Tensor, advantage: Tensor) -> Tensor:
+    """``Q = V + A − mean_a A``; value (..., 1), advantage (..., A) → (..., A).
+
+    >>> import torch
+    >>> from owlrl.heads import dueling_q
+    >>> dueling_q(torch.tensor([[1.0]]), torch.tensor([[2.0, 4.0]]))
+    tensor([[0., 2.]])
+    """
+    return value + advantage - advantage.mean(-1, keepdim=True)
+
+
+class DuelingHead(nn.Module):
+    """A head with a value and an advantage stream (`dueling_q`).
+
+    >>> import torch
+    >>> from owlrl.heads import DuelingHead
+    >>> DuelingHead(8, 3)(torch.zeros(5, 8)).shape
+    torch.Size([5, 3])
+    """
+
+    def __init__(self, feature_dim: int, num_actions: int) -> None:
+        super().__init__()
+        self.value = nn.Linear(feature_dim, 1)
+        self.advantage = nn.Linear(feature_dim, num_actions)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """(B, F) → (B, A)."""
+        return dueling_q(self.value(features), self.advantage(features))
+
+
+class MultiHeadQ(nn.Module):
+    """A trunk shared by all tasks and one Q-head per task (the paper's factorised Q-function).
+
+    It starts with one head; `add_head` makes more at any time. A plain call computes the
+    active head, which `OwlWrapper.task` (or `activate`) sets; ``head=k`` computes another one
+    and changes nothing. A deep copy (a target network) follows the same active head.
+
+    Args:
+        trunk: maps a batch of observations to features (B, feature_dim).
+        feature_dim: the trunk's output size.
+        num_actions: how many actions a head values; heads made later may differ.
+        dueling: value and advantage streams per head.
+        head: a factory ``head(feature_dim, num_actions) -> nn.Module`` for heads of one's own.
+
+    Not thread-safe: the active head is one shared pointer.
+
+    >>> import torch
+    >>> from torch import nn
+    >>> from owlrl import MultiHeadQ
+    >>> q = MultiHeadQ(nn.Sequential(nn.Linear(4, 16), nn.ReLU()), 16, 2)
+    >>> q.add_head()
+    1
+    >>> observation = torch.zeros(5, 4)
+    >>> q(observation).shape, q.all_heads(observation).shape
+    (torch.Size([5, 2]), torch.Size([2, 5, 2]))
+    >>> torch.allclose(q(observation, head=1), q.all_heads(observation)[1])
+    True
+    """
+
+    def __init__(
+        self,
+        trunk: nn.Module,
+        feature_dim: int,
+        num_actions: int,
+        *,
+        dueling: bool = False,
+        head: HeadFactory | None = None,
+    ) -> None:
+        raise_problems("MultiHeadQ", _problems(trunk, feature_dim, num_actions, dueling, head))
+        super().__init__()
+        self.trunk = trunk
+        self.feature_dim = feature_dim
+        self.num_actions = num_actions
+        self.dueling = dueling
+        self.pointer = HeadPointer()
+        self._factory: HeadFactory = head or (DuelingHead if dueling else nn.Linear)
+        self._stacks = (LinearStack(), LinearStack())
+        self.heads = nn.ModuleList([self._new_head(num_actions)])
+        self.register_load_state_dict_pre_hook(_grow_to_state)  # type: ignore[no-untyped-call]
+
+    @property
+    def module(self) -> nn.Module:
+        """This module: `MultiHeadQ` is its own handle."""
+        return self
+
+    @property
+    def num_heads(self) -> int:
+        """How many heads there are."""
+        return len(self.heads)
+
+    def forward(self, observation: Tensor, *, head: int | None = None) -> Tensor:
+        """Q-values (B, A) of the active head, or of ``head``."""
+        if head is not None:
+            head = check_head("MultiHeadQ", head, self.num_heads)
+        index = self.pointer.index if head is None else head
+        features = self._features(observation)
+        if isinstance(index, int):
+            return cast(Tensor, self.heads[index](features))
+        if isinstance(index, str):
+            return self._all_from(features).flatten(0, 1)
+        return self._rows_from(features, index)
+
+    def all_heads(self, observation: Tensor) -> Tensor:
+        """Q-values (H, B, A) of every head from one trunk pass and one batched product.
+
+        Where heads differ in their number of actions, missing ones are −∞.
+        """
+        return self._all_from(self._features(observation))
+
+    def per_row(self, observation: Tensor, *, heads: Tensor) -> Tensor:
+        """Q-values (B, A), row ``b`` by head ``heads[b]``, from one trunk pass."""
+        return self._rows_from(self._features(observation), heads)
+
+    def add_head(
+        self,
+        *,
+        init: Literal["fresh", "copy"] = "fresh",
+        num_actions: int | None = None,
+        optimizer: Optimizer | None = None,
+    ) -> int:
+        """Make a head and return its index; the active head stays active.
+
+        Args:
+            init: "fresh" draws new weights, "copy" starts from the active head's.
+            num_actions: if this task has another number of actions than the first.
+            optimizer: also trains the new head, in the group that holds the first one.
+        """
+        if init not in ("fresh", "copy"):
+            raise OwlValueError(f'MultiHeadQ.add_head: init is {init!r}; expected "fresh" or "copy"')
+        if num_actions is not None and (problem := _positive("num_actions", num_actions)):
+            raise OwlValueError(f"MultiHeadQ.add_head: {problem}")
+        if init == "copy" and num_actions is not None:
+            raise OwlValueError(
+                'MultiHeadQ.add_head: init="copy" keeps the number of actions; leave num_actions out'
+            )
+        active = self.heads[self.pointer.head]
+        if init == "copy":
+            new = copy.deepcopy(active)
+        else:
+            like = next(active.parameters())
+            new = self._new_head(num_actions or self.num_actions)
+            new.to(device=like.device, dtype=like.dtype)
+        new.train(self.training)
+        for parameter in new.parameters():
+            parameter.grad = None
+        if optimizer is not None:
+            names = {f"heads.{self.num_heads}.{name}": p for name, p in new.named_parameters()}
+            extend_optimizer(optimizer, next(self.heads[0].parameters()), names)
+        self.heads.append(new)
+        return self.num_heads - 1
+
+    def activate(self, head: int) -> None:
+        """Make ``head`` the active one, here and in every copy.
+
+        Drops the heads' gradients: with ``zero_grad(set_to_none=False)`` a left-over zero
+        gradient would let momentum move an idle head.
+        """
+        self.pointer.index = check_head("MultiHeadQ.activate", head, self.num_heads)
+        for parameter in self.heads.parameters():
+            parameter.grad = None
+
+    def shared_parameters(self) -> dict[str, nn.Parameter]:
+        """The trunk's parameters by name."""
+        return {f"trunk.{name}": p for name, p in self.trunk.named_parameters()}
+
+    def head_parameters(self, head: int) -> dict[str, nn.Parameter]:
+        """One head's parameters by name."""
+        head = check_head("MultiHeadQ.head_parameters", head, self.num_heads)
+        return {f"heads.{head}.{name}": p for name, p in self.heads[head].named_parameters()}
+
+    def extra_repr(self) -> str:
+        """Shown in ``repr``: heads and which one is active."""
+        return f"num_heads={self.num_heads}, active={self.pointer.index}"
+
+    def _features(self, observation: Tensor) -> Tensor:
+        features = cast(Tensor, self.trunk(observation))
+        if features.shape[-1] != self.feature_dim:
+            raise OwlValueError(
+                f"MultiHeadQ: the trunk gave features of shape {tuple(features.shape)}; expected "
+                f"(batch, {self.feature_dim}); pass feature_dim={features.shape[-1]} or mend the trunk"
+            )
+        return features
+
+    def _new_head(self, num_actions: int) -> nn.Module:
+        head = self._factory(self.feature_dim, num_actions)
+        if not isinstance(head, nn.Module):
+            raise OwlTypeError(f"MultiHeadQ: head= made a {type(head).__name__}; expected an nn.Module")
+        return head
+
+    def _linears(self) -> list[list[nn.Linear]] | None:
+        """The heads as lists of equal linear layers (one list, or two if dueling); None if they are not."""
+        heads = list(self.heads)
+        if all(type(h) is nn.Linear for h in heads):
+            streams = [cast("list[nn.Linear]", heads)]
+        elif all(type(h) is DuelingHead for h in heads):
+            dueling = cast("list[DuelingHead]", heads)
+            streams = [[h.value for h in dueling], [h.advantage for h in dueling]]
+        else:
+            return None
+        return streams if len({layer.out_features for layer in streams[-1]}) == 1 else None
+
+    def _all_from(self, features: Tensor) -> Tensor:
+        streams = self._linears()
+        if streams is None:
+            return torch.stack(pad_columns([head(features) for head in self.heads]))
+        outputs = [s.all_heads(layers, features) for s, layers in zip(self._stacks, streams, strict=False)]
+        return dueling_q(*outputs) if len(outputs) == 2 else outputs[0]
+
+    def _rows_from(self, features: Tensor, heads: Tensor) -> Tensor:
+        streams = self._linears()
+        if streams is None:
+            present, place = occurring(heads)
+            outputs = pad_columns([self.heads[k](features) for k in present])
+            return torch.stack(outputs)[place, torch.arange(len(features), device=features.device)]
+        rows = [s.per_row(layers, features, heads) for s, layers in zip(self._stacks, streams, strict=False)]
+        return dueling_q(*rows) if len(rows) == 2 else rows[0]
+
+
+def _grow_to_state(
+    q: nn.Module, state_dict: dict[str, Any], prefix: str, *_: object
+) -> None:
+    """Before loading: make the heads that the state has and the module has not."""
+    q = cast(MultiHeadQ, q)
+    start = f"{prefix}heads."
+    indices = {int(key[len(start) :].split(".")[0]) for key in state_dict if key.startswith(start)}
+    for k in range(q.num_heads, max(indices, default=-1) + 1):
+        last = [
+            state_dict[f"{start}{k}.{name}"]
+            for name in ("weight", "advantage.weight")
+            if f"{start}{k}.{name}" in state_dict
+        ]
+        q.add_head(num_actions=len(last[0]) if last else None)
+
+
+def _positive(name: str, value: object) -> str | None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        return f"{name} is {value!r}; expected an int >= 1"
+    return None
+
+
+def _problems(trunk: object, feature_dim: object, num_actions: object, dueling: object, head: object) -> list[str]:
+    found = [p for p in (_positive("feature_dim", feature_dim), _positive("num_actions", num_actions)) if p]
+    if not isinstance(trunk, nn.Module):
+        found.insert(0, f"trunk is a {type(trunk).__name__}; expected an nn.Module")
+    if head is not None and not callable(head):
+        found.append(f"head is {head!r}; expected a factory head(feature_dim, num_actions) -> nn.Module")
+    if head is not None and dueling:
+        found.append("dueling=True and head= exclude each other; build the streams in your factory")
+    return found

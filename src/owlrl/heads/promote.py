@@ -1,0 +1,329 @@
+"""`promote_output_layers`: a head per task for somebody else's network, in place and reversible."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from owlrl.errors import OwlStateError, OwlValueError, raise_problems
+from owlrl.heads.growth import extend_optimizer, shrink_optimizer
+from owlrl.heads.linear import MultiHeadLinear, occurring, pad_columns
+from owlrl.modes import eval_mode
+from owlrl.types import HeadPointer, check_head
+
+__all__ = ["PromotedNetwork", "find_output_layers", "promote_output_layers"]
+
+HEAD_INFIX = "extra_heads."
+
+
+class PromotedNetwork:
+    """Somebody's network whose output layers have a head per task; the network itself stays theirs.
+
+    Made by `promote_output_layers`. Satisfies `owlrl.protocols.MultiHead`.
+
+    >>> import torch
+    >>> from torch import nn
+    >>> from owlrl.heads import promote_output_layers
+    >>> network = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    >>> heads = promote_output_layers(network)
+    >>> heads.add_head()
+    1
+    >>> heads.all_heads(torch.zeros(3, 4)).shape
+    torch.Size([2, 3, 2])
+    >>> heads
+    PromotedNetwork(Sequential, layers=['2'], num_heads=2)
+    """
+
+    def __init__(self, module: nn.Module, layers: Sequence[str], pointer: HeadPointer) -> None:
+        self.module = module
+        self.layers = tuple(layers)
+        self.pointer = pointer
+        for name in self.layers:
+            layer = module.get_submodule(name)
+            assert isinstance(layer, nn.Linear)
+            MultiHeadLinear.promote(layer, pointer)
+
+    @property
+    def num_heads(self) -> int:
+        """How many heads there are."""
+        return self._layers()[0].num_heads
+
+    def __call__(self, *inputs: Tensor, head: int | None = None) -> Tensor:
+        """Output (B, A) of the active head, or of ``head``."""
+        if head is None:
+            return self._output(*inputs)
+        with self.pointer.at(check_head("PromotedNetwork", head, self.num_heads)):
+            return self._output(*inputs)
+
+    def all_heads(self, *inputs: Tensor) -> Tensor:
+        """Outputs (H, B, A) of every head from one pass through the trunk.
+
+        The output layers answer for all heads at once, stacked along the batch, and whatever
+        follows them (the sum of dueling streams, say) goes on row by row. A network that does
+        something else there, or whose heads differ in size, is called head by head.
+        """
+        if self._uniform():
+            with self.pointer.at(HeadPointer.ALL):
+                out = _or_none(self._output, *inputs)
+            if out is not None and len(out) == self.num_heads * len(inputs[0]):
+                return out.view(self.num_heads, len(inputs[0]), *out.shape[1:])
+        return torch.stack(pad_columns([self(*inputs, head=k) for k in range(self.num_heads)]))
+
+    def per_row(self, *inputs: Tensor, heads: Tensor) -> Tensor:
+        """Outputs (B, A) where row ``b`` is answered by head ``heads[b]``."""
+        if self._uniform():
+            with self.pointer.at(heads):
+                return self._output(*inputs)
+        present, place = occurring(heads)
+        outputs = pad_columns([self(*inputs, head=k) for k in present])
+        return torch.stack(outputs)[place, torch.arange(len(place), device=place.device)]
+
+    def add_head(
+        self,
+        *,
+        init: Literal["fresh", "copy"] = "fresh",
+        num_actions: int | None = None,
+        optimizer: Optimizer | None = None,
+    ) -> int:
+        """Make a head on every output layer and return its index.
+
+        Args:
+            init: "fresh" draws new weights, "copy" starts from the active head's.
+            num_actions: outputs of the new head, for a network with one output layer.
+            optimizer: also trains the new head, in the group that holds the first one.
+        """
+        if init not in ("fresh", "copy"):
+            raise OwlValueError(f'PromotedNetwork.add_head: init is {init!r}; expected "fresh" or "copy"')
+        if num_actions is not None and (len(self.layers) > 1 or init == "copy"):
+            raise OwlValueError(
+                f"PromotedNetwork.add_head: num_actions goes with one output layer and init='fresh'; "
+                f"this network has {list(self.layers)}, init={init!r}"
+            )
+        active, index = self.pointer.head, self.num_heads
+        new = [_new_linear(layer.linear(active), init, num_actions) for layer in self._layers()]
+        names = {
+            f"{name}.{HEAD_INFIX}{index - 1}.{part}": parameter
+            for name, layer in zip(self.layers, new, strict=True)
+            for part, parameter in layer.named_parameters()
+        }
+        if optimizer is not None:
+            extend_optimizer(optimizer, self._layers()[0].weight, names)
+        for layer, head in zip(self._layers(), new, strict=True):
+            layer.add_head(head)
+        return index
+
+    def shared_parameters(self) -> dict[str, nn.Parameter]:
+        """Everything that is not an output layer, by name."""
+        inside = tuple(f"{name}." for name in self.layers)
+        return {n: p for n, p in self.module.named_parameters() if not f"{n}.".startswith(inside)}
+
+    def head_parameters(self, head: int) -> dict[str, nn.Parameter]:
+        """One head's parameters on every output layer, by name."""
+        head = check_head("PromotedNetwork.head_parameters", head, self.num_heads)
+        infix = f"{HEAD_INFIX}{head - 1}." if head else ""
+        return {
+            f"{name}.{infix}{part}": parameter
+            for name, layer in zip(self.layers, self._layers(), strict=True)
+            for part, parameter in layer.linear(head).named_parameters(recurse=False)
+        }
+
+    def demote(self, head: int, *, optimizer: Optimizer | None = None) -> nn.Module:
+        """Give the plain network back, with the values (and optimizer state) of ``head``."""
+        head = check_head("PromotedNetwork.demote", head, self.num_heads)
+        if optimizer is not None:
+            for own, kept in zip(
+                self.head_parameters(0).values(), self.head_parameters(head).values(), strict=True
+            ):
+                if head and kept in optimizer.state:
+                    optimizer.state[own] = optimizer.state[kept]
+            extra = [p for k in range(1, self.num_heads) for p in self.head_parameters(k).values()]
+            shrink_optimizer(optimizer, extra)
+        for layer in self._layers():
+            layer.demote(head)
+        return self.module
+
+    def __repr__(self) -> str:
+        name = type(self.module).__name__
+        return f"PromotedNetwork({name}, layers={list(self.layers)}, num_heads={self.num_heads})"
+
+    def _layers(self) -> list[MultiHeadLinear]:
+        layers = [self.module.get_submodule(name) for name in self.layers]
+        return [layer for layer in layers if isinstance(layer, MultiHeadLinear)]
+
+    def _uniform(self) -> bool:
+        sizes = [{layer.linear(k).out_features for k in range(layer.num_heads)} for layer in self._layers()]
+        return all(len(size) == 1 for size in sizes)
+
+    def _output(self, *inputs: Tensor) -> Tensor:
+        out: Tensor = self.module(*inputs)
+        return out
+
+
+def promote_output_layers(
+    network: nn.Module,
+    *,
+    example: Tensor | Sequence[Tensor] | None = None,
+    layers: Sequence[str] | None = None,
+    pointer: HeadPointer | None = None,
+) -> PromotedNetwork:
+    """Turn the output ``nn.Linear`` layer(s) of ``network`` into multi-head ones, in place.
+
+    The layer keeps its identity, parameters and state-dict keys as head 0, so optimizers,
+    aliases and checkpoints go on working; further heads come with `PromotedNetwork.add_head`.
+    For a target network call it again with ``layers=`` and ``pointer=`` of the first result.
+
+    Args:
+        network: any module that maps a batch to (B, outputs).
+        example: an input to find the output layers with, one row is enough (zeros do); not
+            needed where the first layer is an ``nn.Linear`` or ``layers`` is given.
+        layers: names of the output layers, if they are not to be searched for.
+        pointer: the active head to follow; a new one by default.
+
+    >>> import copy
+    >>> from torch import nn
+    >>> from owlrl.heads import promote_output_layers
+    >>> network = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    >>> target = copy.deepcopy(network)
+    >>> heads = promote_output_layers(network)
+    >>> target_heads = promote_output_layers(target, layers=heads.layers, pointer=heads.pointer)
+    >>> heads.layers, target_heads.layers
+    (('2',), ('2',))
+    """
+    if any(isinstance(m, MultiHeadLinear) for m in network.modules()):
+        raise OwlStateError(
+            f"promote_output_layers: {type(network).__name__} already has heads; use the PromotedNetwork "
+            "made before, or demote() it first"
+        )
+    names = find_output_layers(network, example) if layers is None else list(layers)
+    check_promotable(network, names)
+    return PromotedNetwork(network, names, HeadPointer() if pointer is None else pointer)
+
+
+def check_promotable(network: nn.Module, layers: Sequence[str]) -> None:
+    """Raise, naming all that is wrong and the candidates, unless every layer can be given heads.
+
+    >>> from torch import nn
+    >>> from owlrl.heads.promote import check_promotable
+    >>> check_promotable(nn.Sequential(nn.Linear(4, 2)), ["0"])
+    """
+    problems = [p for name in layers if (p := _unpromotable(network, name))]
+    if not layers:
+        problems.append("layers is empty; expected at least one name")
+    raise_problems("promote_output_layers", [*problems, _candidates(network)] if problems else [])
+
+
+def find_output_layers(network: nn.Module, example: Tensor | Sequence[Tensor] | None = None) -> list[str]:
+    """Names of the ``nn.Linear`` layers that produce the network's output.
+
+    Walks back from the output through the autograd graph to the first linear layer on each
+    path. Raises, naming the candidates, if a parameter lies between such a layer and the
+    output (a normalised or noisy last layer), or if the layer's weight is computed.
+
+    >>> from torch import nn
+    >>> from owlrl.heads import find_output_layers
+    >>> find_output_layers(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2), nn.Softmax(-1)))
+    ['2']
+    """
+    nodes, produced = _trace(network, _example(network, example))
+    found: set[str] = set()
+    seen = set()
+    while nodes:
+        node = nodes.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if node in produced:
+            found.add(produced[node])
+        elif hasattr(node, "variable"):  # a leaf: a parameter reached without passing a linear layer
+            own = next((n for n, p in network.named_parameters() if p is node.variable), "a parameter")
+            raise OwlValueError(
+                f"find_output_layers: {own!r} lies between the last nn.Linear and the output (a normalised, "
+                f"noisy or parametrised layer?); {_candidates(network)}"
+            )
+        else:
+            nodes.extend(parent for parent, _ in node.next_functions)
+    if not found:
+        raise OwlValueError(f"find_output_layers: no nn.Linear produces the output; {_candidates(network)}")
+    return [name for name, _ in network.named_modules() if name in found]
+
+
+def _trace(network: nn.Module, inputs: Sequence[Tensor]) -> tuple[list[Any], dict[Any, str]]:
+    """The outputs' autograd nodes, and which linear layer produced which node."""
+    produced: dict[Any, str] = {}
+
+    def remember(name: str) -> Any:
+        def hook(_module: nn.Module, _inputs: object, output: Tensor) -> None:
+            produced[output.grad_fn] = name
+
+        return hook
+
+    layers = [(name, module) for name, module in network.named_modules() if isinstance(module, nn.Linear)]
+    handles = [module.register_forward_hook(remember(name)) for name, module in layers]
+    try:
+        with eval_mode(network), torch.enable_grad():
+            output = network(*inputs)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return [out.grad_fn for out in ([output] if isinstance(output, Tensor) else output)], produced
+
+
+def _or_none(function: Any, *inputs: Tensor) -> Tensor | None:
+    # a foreign forward may mix the H*B rows with B rows of its own: then it cannot be batched
+    try:
+        out: Tensor = function(*inputs)
+    except RuntimeError:
+        return None
+    return out
+
+
+def _new_linear(like: nn.Linear, init: str, num_actions: int | None) -> nn.Linear:
+    new = nn.Linear(
+        like.in_features,
+        num_actions or like.out_features,
+        bias=like.bias is not None,
+        device=like.weight.device,
+        dtype=like.weight.dtype,
+    )
+    if init == "copy":
+        with torch.no_grad():
+            new.weight.copy_(like.weight)
+            if new.bias is not None:
+                new.bias.copy_(like.bias)
+    return new.train(like.training)
+
+
+def _example(network: nn.Module, example: Tensor | Sequence[Tensor] | None) -> Sequence[Tensor]:
+    if isinstance(example, Tensor):
+        return (example,)
+    if example is not None:
+        return example
+    first = next((m for m in network.modules() if not any(True for _ in m.children())), None)
+    if not isinstance(first, nn.Linear):
+        raise OwlValueError(
+            f"find_output_layers: {type(network).__name__} does not start with an nn.Linear, so the shape of "
+            "its input is not known; pass example=torch.zeros(1, *observation_shape) or layers=[...]; "
+            + _candidates(network)
+        )
+    return (torch.zeros(1, first.in_features, device=first.weight.device, dtype=first.weight.dtype),)
+
+
+def _unpromotable(network: nn.Module, name: str) -> str | None:
+    try:
+        layer = network.get_submodule(name)
+    except AttributeError:
+        return f"there is no layer {name!r}"
+    if type(layer) is not nn.Linear:
+        return f"layer {name!r} is a {type(layer).__name__}; expected exactly nn.Linear"
+    if layer._parameters.get("weight") is None:
+        return f"the weight of layer {name!r} is computed by a hook (weight or spectral norm)"
+    return None
+
+
+def _candidates(network: nn.Module) -> str:
+    names = [name for name, module in network.named_modules() if type(module) is nn.Linear]
+    return f"pass layers=[...] with the output layers' names; its nn.Linear layers are {names}"

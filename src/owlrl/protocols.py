@@ -1,0 +1,279 @@
+"""What the parts expect of each other: read this file first, then ``wrapper.py``.
+
+An `OffPolicyLearner` owns networks that are `MultiHead`, a `TaskReplay` and optimizers.
+`OwlWrapper` tells it which task it is in; a `Regularizer` guards what the networks already
+know; at test time `Evidence` scores every head on what was just seen and a `HeadSelector`
+turns the scores into the head that acts next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from owlrl.types import HeadPointer, Transitions
+
+__all__ = [
+    "Consolidation",
+    "Evidence",
+    "HeadSelector",
+    "MultiHead",
+    "OffPolicyLearner",
+    "Regularizer",
+    "Stateful",
+    "TaskReplay",
+]
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """Anything with a ``state_dict`` that can be put back: a schedule, an optimizer, a module."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything needed to continue, as tensors, arrays, numbers, strings, lists and dicts."""
+        ...
+
+    def load_state_dict(self, state_dict: dict[str, Any], /) -> Any:
+        """Continue from what ``state_dict`` gave."""
+        ...
+
+
+@runtime_checkable
+class MultiHead(Protocol):
+    """A network with one head per task: a `MultiHeadQ`, or someone's network after promotion."""
+
+    @property
+    def module(self) -> nn.Module:
+        """The module itself; its plain call computes the active head."""
+        ...
+
+    @property
+    def pointer(self) -> HeadPointer:
+        """The active head, shared with the target network and all copies."""
+        ...
+
+    @property
+    def num_heads(self) -> int:
+        """How many heads there are."""
+        ...
+
+    def __call__(self, *inputs: Tensor, head: int | None = None) -> Tensor:
+        """Output (B, A) of the active head, or of ``head``; changes no state."""
+        ...
+
+    def all_heads(self, *inputs: Tensor) -> Tensor:
+        """Outputs (H, B, A) of every head from one pass through the trunk."""
+        ...
+
+    def per_row(self, *inputs: Tensor, heads: Tensor) -> Tensor:
+        """Outputs (B, A) where row ``b`` is answered by head ``heads[b]``; one trunk pass."""
+        ...
+
+    def shared_parameters(self) -> dict[str, nn.Parameter]:
+        """The trunk's parameters by their name in ``module``."""
+        ...
+
+    def head_parameters(self, head: int) -> dict[str, nn.Parameter]:
+        """One head's parameters by their name in ``module``."""
+        ...
+
+
+@dataclass(frozen=True)
+class Consolidation:
+    """What a regularizer may look at, per network, when a task has been learned.
+
+    Attributes:
+        network: the network, all its heads.
+        head: the head of the task that was just learned.
+        inputs: N rows of what the network is called with, from this task.
+        targets: N rows each of whatever ``output`` and ``loss`` need beside the network's output.
+        output: ``output(network_output, *targets) -> (B,)``: the number per row whose
+            sensitivity ``importance="output"`` measures; for a Q-network Q(s, a).
+        loss: ``loss(network_output, *targets) -> (B,)``: the learner's loss per row.
+    """
+
+    network: MultiHead
+    head: int
+    inputs: tuple[Tensor, ...]
+    targets: tuple[Tensor, ...]
+    output: Callable[..., Tensor]
+    loss: Callable[..., Tensor]
+
+
+@runtime_checkable
+class Regularizer(Stateful, Protocol):
+    """Keeps what was learned: a penalty that grows as the networks move away from it."""
+
+    def bind(self, networks: Mapping[str, MultiHead], sample: Callable[[int], Transitions]) -> None:
+        """Learn which networks are guarded and where rows of the current task come from."""
+        ...
+
+    def consolidate(self, task: str, context: Mapping[str, Consolidation]) -> None:
+        """Take in what ``task`` needs kept; a task seen before replaces its own earlier term."""
+        ...
+
+    def penalty(self) -> Tensor:
+        """The penalty now, a scalar with gradient, for a loss of one's own."""
+        ...
+
+    def attach(self, optimizer: Optimizer) -> None:
+        """Add the penalty's gradient before every ``optimizer.step()``; refused twice."""
+        ...
+
+    def detach(self) -> None:
+        """Undo every ``attach``."""
+        ...
+
+
+@runtime_checkable
+class TaskReplay(Stateful, Protocol):
+    """A replay that knows which task its rows belong to."""
+
+    def begin_task(self, task: str) -> None:
+        """Make the replay ready for rows of ``task``."""
+        ...
+
+    def end_task(self) -> None:
+        """Keep what a later visit of the current task should start from."""
+        ...
+
+    def sample(self, batch_size: int) -> Transitions:
+        """Draw rows of the current task."""
+        ...
+
+    def sample_distinct(self, limit: int) -> Transitions:
+        """Up to ``limit`` different rows of the current task; all of them if there are fewer."""
+        ...
+
+    def __len__(self) -> int: ...
+
+
+@runtime_checkable
+class HeadSelector(Protocol):
+    """Chooses a head when nobody says which task it is.
+
+    Everything comes in two shapes: for one episode (``reset(n)``: an int, an array (n,)) and
+    for E episodes side by side (``reset(n, num_episodes=E)``: arrays (E,) and (E, n)).
+    """
+
+    @property
+    def needs_values(self) -> bool:
+        """Whether ``observe_values`` is to be called before ``select``."""
+        ...
+
+    def observe_values(self, values: np.ndarray) -> None:
+        """Take in the greedy value of each head at the current observation: (n,) or (E, n)."""
+        ...
+
+    def reset(
+        self, num_heads: int, *, num_episodes: int | None = None, mask: np.ndarray | None = None
+    ) -> None:
+        """Forget all evidence; with ``mask`` (E,) only that of the episodes marked true."""
+        ...
+
+    def select(self) -> int | np.ndarray:
+        """The head to act with now."""
+        ...
+
+    def update(self, losses: np.ndarray, *, mask: np.ndarray | None = None) -> None:
+        """Take in one loss per head, lower is better: (n,) or (E, n); with ``mask`` only some episodes."""
+        ...
+
+    @property
+    def probabilities(self) -> np.ndarray:
+        """Probability of each head: (n,) or (E, n)."""
+        ...
+
+
+@runtime_checkable
+class Evidence(Stateful, Protocol):
+    """Scores heads on transitions: the lower, the more it looks like that head's task."""
+
+    def calibrate(self, learner: OffPolicyLearner, head: int, transitions: Transitions) -> None:
+        """Measure a head's own scale on rows of its own task, at the end of that task."""
+        ...
+
+    def losses(
+        self, learner: OffPolicyLearner, transitions: Transitions, heads: np.ndarray
+    ) -> np.ndarray:
+        """Non-negative losses (B, len(heads)) of the given heads on B transitions, in one pass."""
+        ...
+
+
+@runtime_checkable
+class OffPolicyLearner(Protocol):
+    """All that `OwlWrapper` needs to know of a learner; it never runs the learner's loop.
+
+    `QLearner` describes a hand-written DQN this way in one call.
+    """
+
+    @property
+    def networks(self) -> Mapping[str, MultiHead]:
+        """The trained networks by name, e.g. ``{"q": q}``; all share one pointer."""
+        ...
+
+    @property
+    def targets(self) -> Mapping[str, MultiHead]:
+        """Their target networks under the same names; empty if there are none."""
+        ...
+
+    @property
+    def optimizers(self) -> Mapping[str, Optimizer]:
+        """The optimizer of each network under the network's name."""
+        ...
+
+    @property
+    def replay(self) -> TaskReplay | None:
+        """Where the learner's transitions go; None if it is given to the wrapper instead."""
+        ...
+
+    @property
+    def per_task(self) -> Mapping[str, Stateful]:
+        """What every task has of its own (exploration, step size, temperature), by name."""
+        ...
+
+    @property
+    def gamma(self) -> float:
+        """The discount of one step."""
+        ...
+
+    def problems(self) -> list[str]:
+        """Everything wrong that can be seen before anything is changed."""
+        ...
+
+    def bind(self) -> None:
+        """Give the networks their heads (head 0 is what was there); called once by the wrapper."""
+        ...
+
+    def unbind(self, head: int) -> None:
+        """Give the networks back with ``head`` as their only one."""
+        ...
+
+    def add_head(self, *, num_actions: int | None = None) -> int:
+        """Grow every network, target and optimizer by one head; return its index."""
+        ...
+
+    def set_env(self, env: object) -> None:
+        """Train in ``env`` from now on."""
+        ...
+
+    def act(self, observation: Tensor, heads: Tensor) -> Tensor:
+        """Greedy actions (B,) or (B, *action shape), row ``b`` by head ``heads[b]``."""
+        ...
+
+    def values(self, observation: Tensor) -> Tensor:
+        """The greedy value of every head, (H, B)."""
+        ...
+
+    def td_errors(self, transitions: Transitions, heads: np.ndarray) -> Tensor:
+        """δ (len(heads), B) of the given heads, each bootstrapped from itself."""
+        ...
+
+    def consolidation(self, rows: Transitions) -> Mapping[str, Consolidation]:
+        """What a regularizer may look at: ``rows`` of the current task, per network."""
+        ...

@@ -1,0 +1,150 @@
+"""The few plain types that the parts hand to each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from owlrl.errors import OwlTypeError, OwlValueError
+
+__all__ = ["HeadPointer", "Transitions", "check_head"]
+
+
+@dataclass(frozen=True, slots=True)
+class Transitions:
+    """A batch of transitions, as tensors; row ``b`` is one step (or one n-step return).
+
+    The target of row ``b`` is ``reward + discount * (1 - terminated) * value(next_observation)``
+    (see `owlrl.td.td_target`). Truncation never ends the return: a truncated row still
+    bootstraps from ``next_observation``.
+
+    Attributes:
+        observation: (B, *observation shape), in the dtype the environment gave.
+        action: (B,) int64 for discrete actions, (B, *action shape) float32 otherwise.
+        reward: (B,) float32; for n-step returns the discounted sum.
+        next_observation: (B, *observation shape).
+        terminated: (B,) bool; true only where the environment itself ended the episode.
+        discount: (B,) float32, γ to the number of steps summed in ``reward``.
+        weight: (B,) float32 importance weights, or None for a uniform draw.
+        index: (B,) int64 rows of the replay, for ``update_priorities``; None elsewhere.
+        task: the task the rows came from, where the source knows it.
+
+    >>> import torch
+    >>> from owlrl.types import Transitions
+    >>> t = Transitions(torch.zeros(2, 3), torch.tensor([0, 1]), torch.ones(2),
+    ...                 torch.zeros(2, 3), torch.tensor([True, False]), torch.full((2,), 0.99))
+    >>> len(t), len(t[:1])
+    (2, 1)
+    """
+
+    observation: Tensor
+    action: Tensor
+    reward: Tensor
+    next_observation: Tensor
+    terminated: Tensor
+    discount: Tensor
+    weight: Tensor | None = None
+    index: np.ndarray | None = None
+    task: str | None = None
+
+    def __len__(self) -> int:
+        return len(self.reward)
+
+    def __getitem__(self, rows: slice | Tensor) -> Transitions:
+        index = None if self.index is None else self.index[np.arange(len(self))[rows]]
+        return replace(self._each(lambda tensor: tensor[rows]), index=index)
+
+    def to(self, device: torch.device | str) -> Transitions:
+        """The same transitions with every tensor on ``device``."""
+        return self._each(lambda tensor: tensor.to(device))
+
+    def _each(self, function: Callable[[Tensor], Tensor]) -> Transitions:
+        changed: dict[str, Any] = {
+            f.name: function(value)
+            for f in fields(self)
+            if isinstance(value := getattr(self, f.name), Tensor)
+        }
+        return replace(self, **changed)
+
+
+class HeadPointer:
+    """Which head is active: one object shared by a network, its target and its copies.
+
+    ``index`` is an int in training. `at` changes it for the
+    length of a ``with`` block. A deep copy of a module keeps the *same* pointer, so a
+    deep-copied target network follows its online network. Not thread-safe.
+
+    >>> import copy
+    >>> from owlrl.types import HeadPointer
+    >>> pointer = HeadPointer()
+    >>> copy.deepcopy(pointer) is pointer
+    True
+    >>> with pointer.at(2):
+    ...     pointer.index
+    2
+    >>> pointer.index
+    0
+    """
+
+    ALL = "all"
+
+    __slots__ = ("index", "owner")
+
+    def __init__(self) -> None:
+        self.index: int | str | Tensor = 0
+        self.owner: object = None  # the wrapper that sets it; a second one is refused
+
+    @property
+    def head(self) -> int:
+        """The active head as an int; only inside the library is it ever anything else."""
+        if not isinstance(self.index, int):
+            raise OwlTypeError("HeadPointer.head: several heads are active inside this call")
+        return self.index
+
+    @contextmanager
+    def at(self, index: int | str | Tensor) -> Iterator[None]:
+        """Point at ``index`` inside the block and back afterwards, whatever happens."""
+        before = self.index
+        self.index = index
+        try:
+            yield
+        finally:
+            self.index = before
+
+    def __copy__(self) -> HeadPointer:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, object]) -> HeadPointer:
+        return self
+
+    def __repr__(self) -> str:
+        return f"HeadPointer({self.index!r})"
+
+
+def check_head(where: str, head: object, num_heads: int) -> int:
+    """Return ``head`` as an int, or raise naming what was expected.
+
+    >>> from owlrl.types import check_head
+    >>> check_head("q", 1, 2)
+    1
+    >>> check_head("q", -1, 2)
+    Traceback (most recent call last):
+    ...
+    owlrl.errors.OwlValueError: q: head is -1; expected 0 to 1 (2 heads; add_head() makes another)
+    """
+    if isinstance(head, bool) or not isinstance(head, int | np.integer):
+        raise OwlTypeError(
+            f"{where}: head is {head!r} ({type(head).__name__}); expected an int from 0 to {num_heads - 1}"
+        )
+    if not 0 <= head < num_heads:
+        raise OwlValueError(
+            f"{where}: head is {head}; expected 0 to {num_heads - 1} "
+            f"({num_heads} head{'s' * (num_heads != 1)}; add_head() makes another)"
+        )
+    return int(head)
