@@ -21,8 +21,10 @@ from owlrl.errors import OwlTypeError, OwlValueError
 scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5)
 trees = st.recursive(
     scalars,
-    lambda children: st.lists(children, max_size=3)
-    | st.dictionaries(st.text(max_size=3) | st.integers(0, 9), children, max_size=3),
+    lambda children: (
+        st.lists(children, max_size=3)
+        | st.dictionaries(st.text(max_size=3) | st.integers(0, 9), children, max_size=3)
+    ),
     max_leaves=8,
 )
 
@@ -35,7 +37,9 @@ def test_plain_trees_come_back_equal(tree, tmp_path_factory):
     assert load_state(path) == tree
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64, torch.uint8, torch.bool, torch.bfloat16])
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float64, torch.int64, torch.uint8, torch.bool, torch.bfloat16]
+)
 @pytest.mark.parametrize("shape", [(), (0,), (3, 2)])
 def test_tensors_come_back_bit_for_bit(tmp_path, dtype, shape):
     tensor = (torch.rand(shape) * 9).to(dtype)
@@ -71,7 +75,10 @@ def test_global_generators_round_trip(tmp_path):
     assert (torch.rand(2).tolist(), np.random.rand(2).tolist(), random.random()) == expected
 
 
-@pytest.mark.parametrize(("value", "message"), [({"a": {1, 2}}, "state.a is a set"), ({(1, 2): 3}, "has the key"), (object(), "object")])
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [({"a": {1, 2}}, "state.a is a set"), ({(1, 2): 3}, "has the key"), (object(), "object")],
+)
 def test_what_cannot_be_saved_is_named_and_nothing_written(tmp_path, value, message):
     with pytest.raises(OwlTypeError, match=message):
         save_state(tmp_path / "s", value)

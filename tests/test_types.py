@@ -26,7 +26,11 @@ def test_slices_cut_every_field():
     batch = rows(weight=torch.arange(4.0), index=np.arange(10, 14), task="a")
     part = batch[1:3]
     assert len(part) == 2 and part.task == "a"
-    assert part.action.tolist() == [1, 2] and part.weight.tolist() == [1.0, 2.0] and part.index.tolist() == [11, 12]
+    assert (
+        part.action.tolist() == [1, 2]
+        and part.weight.tolist() == [1.0, 2.0]
+        and part.index.tolist() == [11, 12]
+    )
     assert batch[torch.tensor([3, 0])].index.tolist() == [13, 10]
     assert rows()[:2].index is None
 

@@ -65,7 +65,8 @@ def load_state(path: str | os.PathLike[str]) -> Any:
         ) from error
     if metadata.get("format") != FORMAT:
         raise OwlValueError(
-            f"load_state: {path} has format {metadata.get('format')!r}; expected {FORMAT!r}, a file that save wrote"
+            f"load_state: {path} has format {metadata.get('format')!r}; expected {FORMAT!r}, "
+            "a file that save wrote"
         )
     return _unflatten(json.loads(metadata["state"]), tensors)
 
@@ -81,7 +82,7 @@ def get_rng_state() -> dict[str, Any]:
     >>> bool(torch.rand(1) == first)
     True
     """
-    name, keys, position, has_gauss, gauss = np.random.get_state(legacy=True)  # type: ignore[misc]
+    name, keys, position, has_gauss, gauss = np.random.get_state(legacy=True)
     state: dict[str, Any] = {
         "torch": torch.get_rng_state(),
         "numpy": [name, keys, position, has_gauss, gauss],

@@ -58,9 +58,7 @@ class NonFiniteError(OwlError, ArithmeticError):
     """
 
 
-def raise_problems(
-    where: str, problems: Iterable[str], *, kind: type[OwlError] = OwlValueError
-) -> None:
+def raise_problems(where: str, problems: Iterable[str], *, kind: type[OwlError] = OwlValueError) -> None:
     """Raise one error that names every problem found, or return if there is none.
 
     >>> from owlrl.errors import raise_problems

@@ -27,6 +27,7 @@ __all__ = [
     "Regularizer",
     "Stateful",
     "TaskReplay",
+    "missing_members",
 ]
 
 
@@ -198,9 +199,7 @@ class Evidence(Stateful, Protocol):
         """Measure a head's own scale on rows of its own task, at the end of that task."""
         ...
 
-    def losses(
-        self, learner: OffPolicyLearner, transitions: Transitions, heads: np.ndarray
-    ) -> np.ndarray:
+    def losses(self, learner: OffPolicyLearner, transitions: Transitions, heads: np.ndarray) -> np.ndarray:
         """Non-negative losses (B, len(heads)) of the given heads on B transitions, in one pass."""
         ...
 
@@ -277,3 +276,21 @@ class OffPolicyLearner(Protocol):
     def consolidation(self, rows: Transitions) -> Mapping[str, Consolidation]:
         """What a regularizer may look at: ``rows`` of the current task, per network."""
         ...
+
+
+def missing_members(item: object, protocol: type) -> list[str]:
+    """What ``item`` lacks of ``protocol``, found without running any of its properties.
+
+    >>> from owlrl.protocols import Stateful, missing_members
+    >>> missing_members({}, Stateful)
+    ['load_state_dict', 'state_dict']
+    """
+    wanted = {
+        name
+        for base in protocol.__mro__
+        if base not in (object, Protocol) and base.__module__ == __name__
+        for name in vars(base)
+        if not name.startswith("_") or name == "__len__"
+    }
+    there = {*dir(type(item)), *getattr(item, "__dict__", {})}
+    return sorted(wanted - there)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["double_q_value", "max_q_value", "td_target", "taken"]
+__all__ = ["double_q_value", "max_q_value", "taken", "td_target"]
 
 
 def td_target(reward: Tensor, discount: Tensor, terminated: Tensor, next_value: Tensor) -> Tensor:

@@ -28,9 +28,7 @@ def owning_group(optimizer: Optimizer, parameter: Tensor) -> int | None:
     return None
 
 
-def extend_optimizer(
-    optimizer: Optimizer, sibling: Tensor, parameters: Mapping[str, nn.Parameter]
-) -> None:
+def extend_optimizer(optimizer: Optimizer, sibling: Tensor, parameters: Mapping[str, nn.Parameter]) -> None:
     """Add ``parameters`` to the group that holds ``sibling``.
 
     The group grows instead of a new one being added: learning-rate schedulers count groups.

@@ -110,28 +110,28 @@ class MultiHeadQ(nn.Module):
         """How many heads there are."""
         return len(self.heads)
 
-    def forward(self, observation: Tensor, *, head: int | None = None) -> Tensor:
-        """Q-values (B, A) of the active head, or of ``head``."""
+    def forward(self, *inputs: Tensor, head: int | None = None) -> Tensor:
+        """Q-values (B, A) of the active head, or of ``head``; the inputs go to the trunk."""
         if head is not None:
             head = check_head("MultiHeadQ", head, self.num_heads)
         index = self.pointer.index if head is None else head
-        features = self._features(observation)
+        features = self._features(*inputs)
         if isinstance(index, int):
             return cast(Tensor, self.heads[index](features))
         if isinstance(index, str):
             return self._all_from(features).flatten(0, 1)
         return self._rows_from(features, index)
 
-    def all_heads(self, observation: Tensor) -> Tensor:
+    def all_heads(self, *inputs: Tensor) -> Tensor:
         """Q-values (H, B, A) of every head from one trunk pass and one batched product.
 
         Where heads differ in their number of actions, missing ones are −∞.
         """
-        return self._all_from(self._features(observation))
+        return self._all_from(self._features(*inputs))
 
-    def per_row(self, observation: Tensor, *, heads: Tensor) -> Tensor:
+    def per_row(self, *inputs: Tensor, heads: Tensor) -> Tensor:
         """Q-values (B, A), row ``b`` by head ``heads[b]``, from one trunk pass."""
-        return self._rows_from(self._features(observation), heads)
+        return self._rows_from(self._features(*inputs), heads)
 
     def add_head(
         self,
@@ -194,8 +194,8 @@ class MultiHeadQ(nn.Module):
         """Shown in ``repr``: heads and which one is active."""
         return f"num_heads={self.num_heads}, active={self.pointer.index}"
 
-    def _features(self, observation: Tensor) -> Tensor:
-        features = cast(Tensor, self.trunk(observation))
+    def _features(self, *inputs: Tensor) -> Tensor:
+        features = cast(Tensor, self.trunk(*inputs))
         if features.shape[-1] != self.feature_dim:
             raise OwlValueError(
                 f"MultiHeadQ: the trunk gave features of shape {tuple(features.shape)}; expected "
@@ -238,9 +238,7 @@ class MultiHeadQ(nn.Module):
         return dueling_q(*rows) if len(rows) == 2 else rows[0]
 
 
-def _grow_to_state(
-    q: nn.Module, state_dict: dict[str, Any], prefix: str, *_: object
-) -> None:
+def _grow_to_state(q: nn.Module, state_dict: dict[str, Any], prefix: str, *_: object) -> None:
     """Before loading: make the heads that the state has and the module has not."""
     q = cast(MultiHeadQ, q)
     start = f"{prefix}heads."
@@ -260,7 +258,9 @@ def _positive(name: str, value: object) -> str | None:
     return None
 
 
-def _problems(trunk: object, feature_dim: object, num_actions: object, dueling: object, head: object) -> list[str]:
+def _problems(
+    trunk: object, feature_dim: object, num_actions: object, dueling: object, head: object
+) -> list[str]:
     found = [p for p in (_positive("feature_dim", feature_dim), _positive("num_actions", num_actions)) if p]
     if not isinstance(trunk, nn.Module):
         found.insert(0, f"trunk is a {type(trunk).__name__}; expected an nn.Module")

@@ -1,0 +1,52 @@
+"""owlrl: continual-RL components for the off-policy learner you already have.
+
+A head per task (`MultiHeadQ`), a guard against forgetting (`EWCRegularizer`,
+`DistillationRegularizer`), a replay per task (`TaskScopedReplay`) and a way to act when nobody
+says which task it is (`ExpWeightsSelector`), put around your own training loop by `OwlWrapper`.
+"""
+
+from owlrl.checks import check_learner
+from owlrl.evaluation import Evaluation
+from owlrl.evidence import TDErrorEvidence
+from owlrl.heads import MultiHeadQ, promote_output_layers
+from owlrl.policy import AdaptivePolicy
+from owlrl.qlearner import QLearner
+from owlrl.regularizers import CombinedRegularizer, DistillationRegularizer, EWCRegularizer
+from owlrl.replay import (
+    PrioritizedSampler,
+    RehearsalReplay,
+    RewardBalancedSampler,
+    SharedReplay,
+    TaskScopedReplay,
+    UniformSampler,
+)
+from owlrl.selection import ExpWeightsSelector, MaxQSelector, OracleSelector, UniformSelector
+from owlrl.types import Transitions
+from owlrl.wrapper import OwlWrapper
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AdaptivePolicy",
+    "CombinedRegularizer",
+    "DistillationRegularizer",
+    "EWCRegularizer",
+    "Evaluation",
+    "ExpWeightsSelector",
+    "MaxQSelector",
+    "MultiHeadQ",
+    "OracleSelector",
+    "OwlWrapper",
+    "PrioritizedSampler",
+    "QLearner",
+    "RehearsalReplay",
+    "RewardBalancedSampler",
+    "SharedReplay",
+    "TDErrorEvidence",
+    "TaskScopedReplay",
+    "Transitions",
+    "UniformSampler",
+    "UniformSelector",
+    "check_learner",
+    "promote_output_layers",
+]

@@ -1,0 +1,221 @@
+"""QLearner: values, TD errors and consolidation by the definition; every problem named."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from owlrl import MultiHeadQ, OwlWrapper, QLearner, TaskScopedReplay, Transitions, check_learner
+from owlrl.errors import OwlStateError, OwlValueError
+from owlrl.protocols import OffPolicyLearner
+from tests.own_dqn import SIZE, make_script
+
+
+def transitions(n=6, dtype=torch.float64) -> Transitions:
+    generator = torch.Generator().manual_seed(1)
+    return Transitions(
+        observation=torch.rand(n, SIZE, generator=generator, dtype=dtype),
+        action=torch.randint(SIZE, (n,), generator=generator),
+        reward=torch.rand(n, generator=generator),
+        next_observation=torch.rand(n, SIZE, generator=generator, dtype=dtype),
+        terminated=torch.arange(n) % 3 == 0,
+        discount=torch.full((n,), 0.5),
+    )
+
+
+def bound(kind="multihead", *, target=True, heads=3, **options) -> QLearner:
+    script = make_script(kind)
+    script.q.double(), script.target.double()
+    learner = QLearner(script.q, script.target if target else None, script.optimizer, gamma=0.5, **options)
+    learner.bind()
+    for _ in range(heads - 1):
+        learner.add_head()
+    return learner
+
+
+def slow_delta(learner: QLearner, rows: Transitions, head: int, b: int) -> float:
+    q = learner.networks["q"]
+    target = learner.targets.get("q", q)
+    with torch.no_grad():
+        values = target(rows.next_observation[b : b + 1], head=head)[0]
+        chooser = q(rows.next_observation[b : b + 1], head=head)[0] if learner.double else values
+        follow = 0.0 if rows.terminated[b] else 0.5 * values[int(chooser.argmax())].item()
+        return (
+            rows.reward[b].item()
+            + follow
+            - q(rows.observation[b : b + 1], head=head)[0, rows.action[b]].item()
+        )
+
+
+@pytest.mark.parametrize("kind", ["plain", "multihead", "dueling"])
+@pytest.mark.parametrize("target", [True, False])
+@pytest.mark.parametrize("double", [True, False])
+def test_td_errors_equal_the_definition(kind, target, double):
+    learner, rows = bound(kind, target=target, double=double), transitions()
+    delta = learner.td_errors(rows, np.arange(3))
+    assert delta.shape == (3, 6)
+    for head in range(3):
+        for b in range(6):
+            assert delta[head, b].item() == pytest.approx(slow_delta(learner, rows, head, b), abs=1e-6)
+    torch.testing.assert_close(learner.td_errors(rows, np.array([2, 0])), delta[[2, 0]])
+
+
+@pytest.mark.parametrize("kind", ["plain", "dueling"])
+def test_acting_and_values_equal_the_heads(kind):
+    learner, rows = bound(kind), transitions()
+    heads = torch.tensor([0, 1, 2, 2, 1, 0])
+    network = learner.networks["q"]
+    expected = [int(network(rows.observation[b : b + 1], head=int(h)).argmax()) for b, h in enumerate(heads)]
+    assert learner.act(rows.observation, heads).tolist() == expected
+    per_head = torch.stack([network(rows.observation, head=k).amax(1) for k in range(3)])
+    torch.testing.assert_close(learner.values(rows.observation), per_head)
+
+
+@pytest.mark.parametrize("double", [True, False])
+def test_consolidation_measures_outputs_and_losses_of_the_active_head(double):
+    learner, rows = bound("plain", double=double), transitions()
+    with learner.networks["q"].pointer.at(1):
+        context = learner.consolidation(rows)["q"]
+    assert context.head == 1
+    output = context.network(*context.inputs, head=1)
+    chosen = context.output(output, *context.targets)
+    torch.testing.assert_close(chosen, output[torch.arange(6), rows.action])
+    goal = (
+        torch.tensor([slow_delta(learner, rows, 1, b) for b in range(6)], dtype=torch.float64)
+        + chosen.detach()
+    )
+    torch.testing.assert_close(
+        context.loss(output, *context.targets),
+        F.smooth_l1_loss(chosen, goal, reduction="none"),
+        atol=1e-6,
+        rtol=1e-6,
+    )
+
+
+def test_dropout_is_off_where_heads_are_measured_and_on_again_after():
+    torch.manual_seed(0)
+    q = nn.Sequential(nn.Linear(SIZE, 16), nn.Dropout(0.5), nn.Linear(16, SIZE))
+    learner = QLearner(q, None, torch.optim.SGD(q.parameters(), lr=0.1), replay=[])
+    learner.bind()
+    rows = transitions(dtype=torch.float32)
+    assert torch.equal(learner.td_errors(rows, np.arange(1)), learner.td_errors(rows, np.arange(1)))
+    assert q.training and q[1].training
+
+
+def test_preprocess_is_used_for_every_input():
+    seen = []
+
+    def scale(observation):
+        seen.append(observation.dtype)
+        return observation.float() / 255
+
+    q = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
+    replay = TaskScopedReplay(10, observation_shape=(2, 2), observation_dtype=np.uint8)
+    learner = QLearner(q, None, torch.optim.SGD(q.parameters(), lr=0.1), replay=replay, preprocess=scale)
+    OwlWrapper(learner)
+    learner.act(torch.zeros(1, 2, 2, dtype=torch.uint8), torch.zeros(1, dtype=torch.int64))
+    assert torch.uint8 in seen
+
+
+def test_a_convolutional_network_is_found_through_the_replay_s_shape():
+    q = nn.Sequential(nn.Conv2d(1, 2, 2), nn.Flatten(), nn.Linear(8, 3))
+    replay = TaskScopedReplay(10, observation_shape=(1, 3, 3), observation_dtype=np.uint8)
+    learner = QLearner(q, copy.deepcopy(q), torch.optim.SGD(q.parameters(), lr=0.1), replay=replay)
+    OwlWrapper(learner)
+    assert learner.networks["q"].layers == learner.targets["q"].layers == ("2",)
+
+
+def test_satisfies_the_protocol_and_passes_its_own_check():
+    learner = make_script().learner()
+    assert isinstance(learner, OffPolicyLearner)
+    check_learner(learner)
+
+
+def test_nothing_works_before_it_is_wrapped():
+    learner = make_script("plain").learner()
+    with pytest.raises(OwlStateError, match="not wrapped yet"):
+        _ = learner.networks
+    with pytest.raises(OwlStateError, match="not wrapped yet"):
+        learner.act(torch.zeros(1, SIZE), torch.zeros(1, dtype=torch.int64))
+
+
+def test_a_separate_multihead_target_is_made_to_follow():
+    make = lambda: MultiHeadQ(nn.Linear(SIZE, 8), 8, SIZE)  # noqa: E731
+    q, target = make(), make()
+    owl = OwlWrapper(QLearner(q, target, torch.optim.SGD(q.parameters(), lr=0.1), replay=[]))
+    assert target.pointer is q.pointer and owl.learner.targets["q"] is target
+
+
+class Normalised(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(SIZE, 8), nn.Linear(8, SIZE), nn.LayerNorm(SIZE))
+
+    def forward(self, x):
+        return self.net(x)
+
+
+def problems_of(**changes) -> str:
+    script = make_script("plain")
+    arguments = {
+        "q": script.q,
+        "target": script.target,
+        "optimizer": script.optimizer,
+        "replay": script.replay,
+    }
+    arguments |= {"gamma": 0.5} | changes
+    before = [type(m) for m in script.q.modules()]
+    with pytest.raises(OwlValueError) as caught:
+        check_learner(
+            QLearner(arguments.pop("q"), arguments.pop("target"), arguments.pop("optimizer"), **arguments)
+        )
+    assert [type(m) for m in script.q.modules()] == before
+    return str(caught.value)
+
+
+def test_every_problem_is_named_at_once():
+    text = problems_of(gamma=2, replay=3, per_task={"e": 1}, init="warm", optimizer="adam", target="t")
+    for part in (
+        "gamma is 2",
+        "replay is a int",
+        "per_task['e'] is a int",
+        "init is 'warm'",
+        "optimizer is a str",
+        "target is a str",
+    ):
+        assert part in text, part
+    assert "6 problems" in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"q": "net"}, "q is a str"),
+        ({"gamma": float("nan")}, "gamma is nan"),
+        ({"gamma": True}, "gamma is True"),
+        ({"gamma": 0.9}, "the replay's is 0.5"),
+        ({"target": nn.Sequential(nn.Linear(SIZE, 3))}, "target's parameters differ"),
+        (
+            {"optimizer": torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1)},
+            "does not hold q's parameters",
+        ),
+        ({"layers": ["9"]}, "there is no layer '9'"),
+        ({"per_task": {"o": torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1)}}, "not an optimizer"),
+    ],
+)
+def test_single_problems(changes, message):
+    assert message in problems_of(**changes)
+
+
+def test_a_target_that_is_the_network_itself():
+    script = make_script("plain")
+    assert "target is q itself" in problems_of(q=script.q, target=script.q, optimizer=script.optimizer)
+
+
+def test_a_normalised_output_names_the_candidates():
+    q = Normalised()
+    text = problems_of(q=q, target=None, optimizer=torch.optim.SGD(q.parameters(), lr=0.1))
+    assert "cannot be given heads" in text and "net.1" in text

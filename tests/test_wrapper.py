@@ -1,0 +1,483 @@
+"""OwlWrapper end to end: the point of the library, exceptions, bit equality, save and load."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from owlrl import (
+    DistillationRegularizer,
+    EWCRegularizer,
+    ExpWeightsSelector,
+    OwlWrapper,
+    QLearner,
+    TDErrorEvidence,
+    UniformSelector,
+)
+from owlrl.errors import NonFiniteError, OwlError, OwlStateError, OwlTypeError, OwlValueError
+from tests.own_dqn import SIZE, Signs, make_script, score, train
+
+TASKS = {"same": Signs(0), "next": Signs(1)}
+
+
+class Epsilon:
+    """An exploration schedule as people write them."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def __call__(self):
+        self.calls += 1
+        return 1.0 / self.calls
+
+    def state_dict(self):
+        return {"calls": self.calls}
+
+    def load_state_dict(self, state):
+        self.calls = state["calls"]
+
+
+def weights(script) -> dict[str, torch.Tensor]:
+    return {k: v.clone() for k, v in script.q.state_dict().items()}
+
+
+def equal(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
+
+
+# ------------------------------------------------------------------------------- the point
+
+
+@pytest.mark.parametrize("kind", ["plain", "multihead", "dueling"])
+@pytest.mark.parametrize("replay", ["scoped", "deque"])
+def test_two_tasks_that_contradict_each_other_are_both_learned(kind, replay):
+    script = make_script(kind, replay=replay)
+    owl = OwlWrapper(script.learner(), regularizer=EWCRegularizer(100.0))
+    for name, env in TASKS.items():
+        with owl.task(name):
+            train(script, env)
+    for name, env in TASKS.items():
+        told = owl.evaluate(env, task=name, episodes=10, seed=0).mean_return / env.length
+        assert told >= 0.95, f"told it is {name}: {told}"
+        found = owl.evaluate(
+            Signs(env.shift, length=60), selector=ExpWeightsSelector(seed=0), episodes=10, seed=0
+        )
+        assert found.mean_return / 60 >= 0.8, f"not told it is {name}: {found}"
+
+
+def test_one_head_with_a_shared_replay_learns_neither_in_full():
+    script = make_script("plain", replay="shared")
+    for env in TASKS.values():
+        train(script, env)
+    assert sum(score(script, env) for env in TASKS.values()) <= 1.05  # 2.0 would be both
+
+
+def test_one_head_without_owl_forgets_the_first():
+    script = make_script("plain")
+    for env in TASKS.values():
+        script.replay.begin_task("any")
+        train(script, env)
+    assert score(script, TASKS["next"]) >= 0.95 and score(script, TASKS["same"]) <= 0.1
+
+
+@pytest.mark.parametrize("states", ["memory", "current"])
+def test_distillation_keeps_the_first_task(states):
+    script = make_script()
+    owl = OwlWrapper(script.learner(), regularizer=DistillationRegularizer(1.0, states=states, seed=0))
+    for name, env in TASKS.items():
+        with owl.task(name):
+            train(script, env)
+    for name, env in TASKS.items():
+        assert owl.evaluate(env, task=name, seed=0).mean_return / env.length >= 0.95
+
+
+# ------------------------------------------------------------------------- one task, bare
+
+
+@pytest.mark.parametrize("kind", ["plain", "multihead", "dueling"])
+@pytest.mark.parametrize("regularizer", [None, EWCRegularizer(1e6), DistillationRegularizer(1e6)])
+def test_with_one_task_the_wrapped_learner_equals_the_bare_one_bit_for_bit(kind, regularizer):
+    bare = make_script(kind)
+    bare.replay.begin_task("same")
+    expected = train(bare, Signs(0), 200)
+    script = make_script(kind)
+    owl = OwlWrapper(script.learner(), regularizer=copy.deepcopy(regularizer))
+    with owl.task("same"):
+        assert train(script, Signs(0), 200) == expected
+    assert equal(weights(script), weights(bare))
+    assert equal(script.target.state_dict(), bare.target.state_dict())
+
+
+# ---------------------------------------------------------------------------- the block
+
+
+def test_heads_are_made_on_first_visits_and_selected_again():
+    script = make_script()
+    owl = OwlWrapper(script.learner())
+    for name in ("a", "b", "a", "c"):
+        with owl.task(name) as record:
+            train(script, Signs(0), 40)
+            assert script.q.pointer.head == record.head == {"a": 0, "b": 1, "c": 2}[name]
+            assert owl.current_task == name
+    assert script.q.num_heads == script.target.num_heads == 3
+    assert {name: r.visits for name, r in owl.tasks.items()} == {"a": 2, "b": 1, "c": 1}
+    assert owl.tasks["a"].steps == 16 and owl.current_task is None
+
+
+def test_idle_heads_do_not_move():
+    script = make_script("plain")
+    owl = OwlWrapper(script.learner(), regularizer=EWCRegularizer(10.0))
+    with owl.task("a"):
+        train(script, Signs(0), 60)
+    kept = [p.clone() for p in owl.learner.networks["q"].head_parameters(0).values()]
+    with owl.task("b"):
+        train(script, Signs(1), 60)
+    now = owl.learner.networks["q"].head_parameters(0).values()
+    assert all(torch.equal(a, b) for a, b in zip(kept, now, strict=True))
+
+
+def test_a_new_target_head_equals_its_online_head():
+    for kind in ("plain", "dueling"):
+        script = make_script(kind)
+        owl = OwlWrapper(script.learner())
+        with owl.task("a"):
+            train(script, Signs(0), 40)
+        with owl.task("b"):
+            online, target = owl.learner.networks["q"], owl.learner.targets["q"]
+            pairs = zip(online.head_parameters(1).values(), target.head_parameters(1).values(), strict=True)
+            assert all(torch.equal(a, b) for a, b in pairs)
+            train(script, Signs(1), 40)
+
+
+def test_the_replay_is_scoped_and_warm_started():
+    script = make_script()
+    owl = OwlWrapper(script.learner())
+    with owl.task("a"):
+        train(script, Signs(0), 100)
+    with owl.task("b"):
+        assert len(script.replay) == 0
+        train(script, Signs(1), 50)
+    with owl.task("a"):
+        assert len(script.replay) == 100 and script.replay.sample(4).task == "a"
+
+
+def test_each_task_has_its_own_schedule():
+    script, epsilon = make_script(), Epsilon()
+    owl = OwlWrapper(script.learner(per_task={"epsilon": epsilon}))
+    with owl.task("a"):
+        train(script, Signs(0), 40)
+        for _ in range(5):
+            epsilon()
+    with owl.task("b"):
+        assert epsilon.calls == 0
+        train(script, Signs(1), 40)
+        epsilon()
+    with owl.task("a"):
+        assert epsilon.calls == 5
+        train(script, Signs(0), 40)
+
+
+def test_an_exception_consolidates_nothing_and_leaves_all_usable():
+    script, epsilon = make_script(), Epsilon()
+    regularizer = EWCRegularizer(10.0)
+    owl = OwlWrapper(script.learner(per_task={"epsilon": epsilon}), regularizer=regularizer)
+    with owl.task("a"):
+        train(script, Signs(0), 60)
+        epsilon()
+    saved = regularizer.state_dict()
+    with pytest.raises(KeyboardInterrupt), owl.task("b"):
+        train(script, Signs(1), 40)
+        epsilon()
+        raise KeyboardInterrupt
+    assert script.q.pointer.head == 0 and owl.current_task is None and owl.tasks["b"].visits == 0
+    assert epsilon.calls == 1 and repr(regularizer.state_dict()) == repr(saved)
+    assert owl.policy().tasks == ["a"]
+    with pytest.raises(OwlValueError, match="not been learned"), owl.use("b"):
+        pass
+    with owl.task("b") as record:
+        assert len(script.replay) == 0 and record.head == 1
+        train(script, Signs(1), 40)
+    assert owl.policy().tasks == ["a", "b"]
+
+
+def test_a_block_that_stored_nothing_is_refused():
+    owl = OwlWrapper(make_script().learner())
+    with pytest.raises(OwlStateError, match="left no transition"), owl.task("a"):
+        pass
+    assert owl.tasks["a"].visits == 0
+
+
+def test_use_acts_as_a_task_and_goes_back():
+    script = make_script("plain")
+    owl = OwlWrapper(script.learner(), regularizer=EWCRegularizer(100.0))
+    for name, env in TASKS.items():
+        with owl.task(name):
+            train(script, env)
+    with owl.use("same"):
+        assert score(script, TASKS["same"]) >= 0.95
+    assert score(script, TASKS["next"]) >= 0.95
+
+
+def test_tasks_may_have_other_numbers_of_actions():
+    script = make_script()
+    owl = OwlWrapper(script.learner())
+    with owl.task("a"):
+        train(script, Signs(0), 40)
+    with owl.task("b", num_actions=SIZE + 2) as record:
+        assert script.q(torch.zeros(1, SIZE)).shape == (1, SIZE + 2)
+        train(script, Signs(1), 40)
+    assert record.num_actions == SIZE + 2
+    with pytest.raises(OwlValueError, match="has its head already"), owl.task("b", num_actions=3):
+        pass
+    policy = owl.policy(UniformSelector(seed=0))
+    policy.reset()
+    action = policy.act(np.zeros(SIZE, np.float32))
+    policy.observe(np.zeros(SIZE, np.float32), SIZE + 1, 0.0, np.zeros(SIZE, np.float32), False)
+    assert np.isfinite(policy.trace[0].losses).all() and 0 <= action < SIZE + 2
+
+
+# ------------------------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize("name", ["", None, 3, b"a"])
+def test_task_names_are_strings(name):
+    owl = OwlWrapper(make_script().learner())
+    with pytest.raises(OwlTypeError, match="non-empty str"), owl.task(name):
+        pass
+    assert not owl.tasks
+
+
+def test_blocks_do_not_nest_and_inside_one_nothing_is_saved_or_unwrapped(tmp_path):
+    script = make_script()
+    owl = OwlWrapper(script.learner())
+    with owl.task("a"):
+        for call in (lambda: owl.task("b").__enter__(), lambda: owl.save(tmp_path / "s"), owl.unwrap):
+            with pytest.raises(OwlStateError, match="still open"):
+                call()
+        train(script, Signs(0), 40)
+    assert list(owl.tasks) == ["a"] and not list(tmp_path.iterdir())
+
+
+def test_training_outside_a_task_is_refused():
+    script = make_script()
+    OwlWrapper(script.learner())
+    with pytest.raises(OwlStateError, match="outside a task"):
+        train(script, Signs(0), 40)
+
+
+@pytest.mark.parametrize("kind", ["plain", "multihead"])
+def test_a_second_wrap_is_refused_until_unwrapped(kind):
+    script = make_script(kind)
+    owl = OwlWrapper(script.learner())
+    before = weights(script)
+    with pytest.raises(OwlError, match="already"):
+        OwlWrapper(script.learner())
+    with pytest.raises(OwlError, match="already"):
+        OwlWrapper(owl.learner)
+    assert equal(before, weights(script))
+    with owl.task("a"):
+        train(script, Signs(0), 40)
+    owl.unwrap()
+    OwlWrapper(script.learner())
+
+
+def test_non_finite_gradients_stop_training_and_name_step_and_task():
+    script = make_script()
+    owl = OwlWrapper(script.learner())
+    with owl.task("a"):
+        train(script, Signs(0), 60)
+    before = weights(script)
+    with pytest.raises(
+        NonFiniteError, match=r"task 'a', step 1: the gradient of 'heads.0.bias' in network 'q'"
+    ):
+        with owl.task("a"):
+            train(script, Signs(0), 60, extra=lambda: script.q(torch.ones(1, SIZE)).sum() * float("inf"))
+    assert equal(before, weights(script)) and owl.tasks["a"].visits == 1
+
+
+def test_non_finite_weights_are_not_consolidated():
+    script = make_script()
+    owl = OwlWrapper(script.learner())
+    with pytest.raises(NonFiniteError, match=r"weights 'trunk.0.bias' of network 'q'"), owl.task("a"):
+        train(script, Signs(0), 40)
+        script.q.trunk[0].bias.data[0] = float("nan")
+    assert owl.tasks["a"].visits == 0
+
+
+def test_non_finite_rewards_are_refused_by_the_replay():
+    script = make_script()
+    owl = OwlWrapper(script.learner())
+    zeros = np.zeros(SIZE, np.float32)
+    with pytest.raises(NonFiniteError, match="reward"), owl.task("a"):
+        script.replay.add(zeros, 0, float("nan"), zeros, False, False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"regularizer": 500.0}, "protocol Regularizer"),
+        ({"evidence": 3}, "protocol Evidence"),
+        ({"samples": 0}, "expected an int >= 1"),
+        ({"samples": True}, "expected an int >= 1"),
+        ({"replay": object()}, "protocol TaskReplay"),
+    ],
+)
+def test_bad_arguments_leave_the_learner_alone(arguments, message):
+    script = make_script("plain")
+    with pytest.raises(OwlError, match=message):
+        OwlWrapper(script.learner(), **arguments)
+    assert type(script.q[-1]) is nn.Linear
+
+
+def test_a_replay_is_needed_and_may_be_given_here():
+    script = make_script()
+    learner = QLearner(script.q, script.target, script.optimizer)
+    with pytest.raises(OwlValueError, match="there is no replay"):
+        OwlWrapper(learner)
+    assert OwlWrapper(learner, replay=script.replay).replay is script.replay
+
+
+def test_env_is_for_learners_that_step_one():
+    owl = OwlWrapper(make_script().learner())
+    with pytest.raises(OwlStateError, match="own loop chooses its environment"), owl.task("a", env=Signs()):
+        pass
+    assert not owl.tasks
+
+
+def test_policy_and_evaluate_refuse_what_makes_no_sense():
+    script = make_script()
+    owl = OwlWrapper(script.learner())
+    with pytest.raises(OwlStateError, match="no task has been learned"):
+        owl.policy()
+    with owl.task("a"):
+        train(script, Signs(0), 40)
+    with pytest.raises(OwlTypeError, match="protocol HeadSelector"):
+        owl.policy(selector=3)
+    with pytest.raises(OwlValueError, match="pass one of them"):
+        owl.evaluate(Signs(), task="a", selector=UniformSelector())
+    with pytest.raises(OwlValueError, match="learned are"):
+        owl.evaluate(Signs(), task="z")
+
+
+# ------------------------------------------------------------------------- save and load
+
+
+def wrapped(kind="plain", *, seed=0, replay="scoped", regularizer=None):
+    script = make_script(kind, seed=seed, replay=replay)
+    epsilon = Epsilon()
+    owl = OwlWrapper(
+        script.learner(per_task={"epsilon": epsilon}),
+        regularizer=EWCRegularizer(10.0) if regularizer is None else regularizer,
+    )
+    return script, owl, epsilon
+
+
+@pytest.mark.parametrize("kind", ["plain", "multihead", "dueling"])
+def test_saved_and_loaded_training_continues_bit_for_bit(kind, tmp_path):
+    script, owl, epsilon = wrapped(kind)
+    for name, env in TASKS.items():
+        with owl.task(name):
+            train(script, env, 100)
+            epsilon()
+    owl.save(tmp_path / "owl.safetensors")
+    rng = copy.deepcopy(script.rng)
+    with owl.task("same"):
+        expected = train(script, Signs(0), 80)
+        calls = epsilon.calls
+
+    fresh = make_script(kind, seed=9)
+    fresh.rng, new_epsilon = rng, Epsilon()
+    back = OwlWrapper.load(
+        tmp_path / "owl.safetensors",
+        fresh.learner(per_task={"epsilon": new_epsilon}),
+        regularizer=EWCRegularizer(10.0),
+    )
+    assert back.tasks.keys() == owl.tasks.keys() and back.tasks["next"].visits == 1
+    with back.task("same"):
+        assert train(fresh, Signs(0), 80) == expected
+        assert new_epsilon.calls == calls
+    assert equal(weights(fresh), weights(script))
+    found = [
+        w.evaluate(Signs(1), selector=ExpWeightsSelector(seed=1), seed=0).returns.tolist()
+        for w in (owl, back)
+    ]
+    assert found[0] == found[1]
+
+
+def test_loading_into_another_learner_names_everything_and_undoes_itself(tmp_path):
+    script, owl, _ = wrapped()
+    for name, env in TASKS.items():
+        with owl.task(name):
+            train(script, env, 60)
+    owl.save(tmp_path / "s")
+    other = make_script("plain")
+    with pytest.raises(OwlValueError) as caught:
+        OwlWrapper.load(tmp_path / "s", other.learner())
+    assert "regularizer is None, but EWCRegularizer was saved" in str(caught.value)
+    assert "per_task are [], but ['epsilon'] were saved" in str(caught.value)
+    assert type(other.q[-1]) is nn.Linear
+    other.q = nn.Sequential(nn.Linear(SIZE, 8), nn.ReLU(), nn.Linear(8, SIZE))
+    other.target, other.optimizer = copy.deepcopy(other.q), torch.optim.Adam(other.q.parameters())
+    before = weights(other)
+    learner = other.learner(per_task={"epsilon": Epsilon()})
+    with pytest.raises(OwlValueError, match=r"'0.weight' of shape \(8, 4\), but \(32, 4\) was saved"):
+        OwlWrapper.load(tmp_path / "s", learner, regularizer=EWCRegularizer(10.0))
+    assert type(other.q[-1]) is nn.Linear and equal(before, weights(other))
+
+
+def test_loading_restores_heads_with_other_numbers_of_actions(tmp_path):
+    script = make_script()
+    owl = OwlWrapper(script.learner())
+    with owl.task("a"):
+        train(script, Signs(0), 40)
+    with owl.task("b", num_actions=SIZE + 1):
+        train(script, Signs(1), 40)
+    owl.save(tmp_path / "s")
+    fresh = make_script(seed=5)
+    OwlWrapper.load(tmp_path / "s", fresh.learner())
+    assert equal(weights(fresh), weights(script)) and fresh.q.pointer.head == 1
+
+
+# -------------------------------------------------------------------------------- unwrap
+
+
+def test_unwrap_gives_the_plain_network_back_with_the_task_asked_for():
+    script, owl, _ = wrapped("plain")
+    for name, env in TASKS.items():
+        with owl.task(name):
+            train(script, env)
+    keys = [f"{k}.{p}" for k in (0, 2, 4) for p in ("weight", "bias")]
+    assert owl.unwrap("same") is owl.learner
+    assert list(script.q.state_dict()) == keys == list(script.target.state_dict())
+    assert score(script, TASKS["same"]) >= 0.95
+    assert len(script.optimizer.param_groups[0]["params"]) == 6
+    train(script, Signs(0), 60)  # and it trains on without any guard
+    assert not script.optimizer._optimizer_step_pre_hooks
+
+
+def test_repr_shows_the_stack():
+    _, owl, _ = wrapped("multihead")
+    assert repr(owl) == (
+        "OwlWrapper(QLearner(MultiHeadQ), regularizer=EWCRegularizer, replay=TaskScopedReplay, tasks=[])"
+    )
+
+
+def test_a_failing_bind_is_undone(monkeypatch):
+    script = make_script("plain")
+    learner = script.learner()
+    monkeypatch.setattr(QLearner, "optimizers", property(lambda self: {"other": self.optimizer}))
+    with pytest.raises(OwlValueError, match="expected the names of networks"):
+        OwlWrapper(learner)
+    assert type(script.q[-1]) is nn.Linear
+
+
+def test_evidence_is_measured_for_each_head():
+    script = make_script()
+    evidence = TDErrorEvidence()
+    owl = OwlWrapper(script.learner(), evidence=evidence)
+    for name, env in TASKS.items():
+        with owl.task(name):
+            train(script, env, 100)
+    assert set(evidence.scales) == {0, 1} and all(s > 0 for s in evidence.scales.values())
