@@ -133,7 +133,7 @@ def _run_vector(
             f"run_episodes: max_steps is {max_steps}, but a vector of environments cannot be stopped one by "
             "one; give each a time limit instead (gymnasium.make_vec(..., max_episode_steps=...))"
         )
-    same_step = _resets_in_same_step(env)
+    same_step = resets_in_same_step(env)
     left = np.array([(episodes + k) // count for k in range(count)])  # episodes still to run, per env
     observation, _ = env.reset(seed=seed)
     policy.reset(num_envs=count, keep_evidence=keep)
@@ -143,7 +143,7 @@ def _run_vector(
     while left.any():
         action = policy.act(observation)
         following, reward, terminated, truncated, info = env.step(action)
-        final = _final_observations(following, info) if same_step else following
+        final = final_observations(following, info) if same_step else following
         policy.observe(observation, action, reward, final, terminated, mask=~resetting)
         total, length = total + np.where(resetting, 0.0, reward), length + ~resetting
         ended = (terminated | truncated) & ~resetting
@@ -159,7 +159,7 @@ def _run_vector(
     return rows
 
 
-def _resets_in_same_step(env: Any) -> bool:
+def resets_in_same_step(env: Any) -> bool:
     mode = str((getattr(env, "metadata", None) or {}).get("autoreset_mode", ""))
     if "Disabled" in mode or "DISABLED" in mode:
         raise OwlValueError(
@@ -169,7 +169,7 @@ def _resets_in_same_step(env: Any) -> bool:
     return "SameStep" in mode or "SAME_STEP" in mode
 
 
-def _final_observations(following: np.ndarray, info: dict[str, Any]) -> np.ndarray:
+def final_observations(following: np.ndarray, info: dict[str, Any]) -> np.ndarray:
     if "final_obs" not in info:
         return following
     final = np.array(following, copy=True)

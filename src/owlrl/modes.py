@@ -14,6 +14,8 @@ __all__ = ["eval_mode"]
 def eval_mode(*modules: nn.Module) -> Iterator[None]:
     """Evaluation mode inside the block; afterwards every submodule has its own mode back.
 
+    Plain linear layers, which have no mode, are passed over.
+
     >>> from torch import nn
     >>> from owlrl.modes import eval_mode
     >>> network = nn.Sequential(nn.Dropout())
@@ -23,11 +25,24 @@ def eval_mode(*modules: nn.Module) -> Iterator[None]:
     >>> network[0].training
     True
     """
-    training = [m for module in modules for m in module.modules() if m.training]
+    training = [m for module in modules for m in _in_training(module)]
     for m in training:
-        m.training = False
+        # past nn.Module.__setattr__, which looks for parameters first: heads are many
+        m.__dict__["training"] = False
     try:
         yield
     finally:
         for m in training:
-            m.training = True
+            m.__dict__["training"] = True
+
+
+def _in_training(module: nn.Module) -> list[nn.Module]:
+    found, waiting = [], [module]
+    while waiting:
+        m = waiting.pop()
+        if type(m) is nn.Linear:  # has no mode, and there is one per head
+            continue
+        if m.training:
+            found.append(m)
+        waiting.extend(child for child in m._modules.values() if child is not None)
+    return found

@@ -100,11 +100,14 @@ class LinearStack:
 
     def weights(self, layers: Sequence[nn.Linear]) -> tuple[Tensor, Tensor | None]:
         """Weight (H, A, F) and bias (H, A), or None where the layers have no bias."""
-        weight = self._stacked("weight", [layer.weight for layer in layers])
-        bias = [b for layer in layers if (b := layer._parameters["bias"]) is not None]
-        return weight, self._stacked("bias", bias) if bias else None
+        owners = [layer._parameters for layer in layers]
+        weight = self._stacked("weight", [own["weight"] for own in owners])
+        if owners[0]["bias"] is None:
+            return weight, None
+        return weight, self._stacked("bias", [own["bias"] for own in owners])
 
-    def _stacked(self, name: str, parameters: Sequence[Tensor]) -> Tensor:
+    def _stacked(self, name: str, found: Sequence[nn.Parameter | None]) -> Tensor:
+        parameters = cast("Sequence[nn.Parameter]", found)
         if torch.is_grad_enabled():
             return torch.stack(list(parameters))
         stack = self._stacks.get(name)

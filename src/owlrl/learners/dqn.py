@@ -1,0 +1,299 @@
+"""A reference DQN, written as a user would write one; it knows nothing of tasks or of `OwlWrapper`."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.utils import clip_grad_norm_
+
+from owlrl.errors import NonFiniteError, OwlTypeError, OwlValueError, raise_problems
+from owlrl.heads import MultiHeadQ
+from owlrl.learners.encoders import default_trunk
+from owlrl.learners.schedules import EpsilonSchedule
+from owlrl.learners.stepping import Stepper
+from owlrl.replay import RewardBalancedSampler, TaskScopedReplay, UniformSampler
+from owlrl.td import double_q_value, max_q_value, taken, td_target
+from owlrl.types import Transitions
+
+__all__ = ["DQN", "FAST", "PAPER", "DQNConfig"]
+
+
+@dataclass(frozen=True)
+class DQNConfig:
+    """Settings of a `DQN`; `FAST` and `PAPER` are two of them.
+
+    Attributes:
+        learning_rate: Adam's step size.
+        batch_size: rows per update.
+        gamma: discount of one step.
+        n_step: rewards summed before the bootstrap.
+        double: double-Q targets.
+        dueling: value and advantage streams.
+        update_every: frames per update, over all environments together.
+        learning_starts: random frames before the first update of each call of ``learn``.
+        target_rate: how far the target moves towards the network at each target update; 1 copies.
+        target_every: updates between target updates.
+        epsilon: exploration at the start and in the end.
+        epsilon_frames: frames from one to the other (see `EpsilonSchedule`).
+        epsilon_shape: "linear" or "exponential".
+        max_grad_norm: gradients are clipped to this norm.
+        buffer_size: rows of the replay.
+        rewarded_share: share of each batch drawn from rows that saw a reward; 0 draws uniformly.
+        hand_over: at the end of ``learn`` the network takes on the target's weights: the average
+            of the last iterates holds what single iterates lose and find again.
+
+    >>> from owlrl.learners import FAST, PAPER
+    >>> FAST.n_step, PAPER.batch_size
+    (5, 32)
+    """
+
+    learning_rate: float = 5e-4
+    batch_size: int = 128
+    gamma: float = 0.99
+    n_step: int = 5
+    double: bool = True
+    dueling: bool = False
+    update_every: int = 32
+    learning_starts: int = 1_000
+    target_rate: float = 0.005
+    target_every: int = 1
+    epsilon: tuple[float, float] = (1.0, 0.2)
+    epsilon_frames: int = 50_000
+    epsilon_shape: Literal["linear", "exponential"] = "linear"
+    max_grad_norm: float = 10.0
+    buffer_size: int = 200_000
+    rewarded_share: float = 0.125
+    hand_over: bool = True
+
+
+FAST = DQNConfig()
+
+PAPER = DQNConfig(
+    learning_rate=6.25e-5,
+    batch_size=32,
+    n_step=1,
+    dueling=True,
+    update_every=4,
+    learning_starts=10_000,
+    target_rate=1.0,
+    target_every=80,
+    epsilon=(0.9, 0.01),
+    epsilon_frames=250_000,
+    epsilon_shape="exponential",
+    buffer_size=1_000_000,
+    rewarded_share=0.0,
+    hand_over=False,
+)
+
+
+class DQN:
+    """Deep Q-learning with the usual improvements, for one environment or a vector of them.
+
+    Args:
+        env: a Gymnasium environment, or a vector of them, with discrete actions.
+        config: settings; `FAST` by default, `PAPER` as in the paper.
+        trunk: a module from observations to ``feature_dim`` features; chosen by the
+            observation space if left out.
+        feature_dim: the trunk's output size.
+        replay: where transitions go; a `TaskScopedReplay` if left out.
+        seed: of weights, exploration and replay.
+        device: "auto" takes a GPU if there is one.
+
+    >>> import gymnasium
+    >>> from owlrl.learners import DQN
+    >>> agent = DQN(gymnasium.make("CartPole-v1"), seed=0)
+    >>> agent.learn(1_200)
+    >>> agent.updates > 0
+    True
+    """
+
+    def __init__(
+        self,
+        env: Any,
+        *,
+        config: DQNConfig = FAST,
+        trunk: nn.Module | None = None,
+        feature_dim: int | None = None,
+        replay: Any = None,
+        seed: int | None = None,
+        device: torch.device | str = "auto",
+    ) -> None:
+        observation_space = getattr(env, "single_observation_space", env.observation_space)
+        action_space = getattr(env, "single_action_space", env.action_space)
+        if not hasattr(action_space, "n"):
+            raise OwlTypeError(f"DQN: the action space is {action_space}; expected Discrete")
+        if (trunk is None) != (feature_dim is None):
+            raise OwlValueError("DQN: trunk and feature_dim go together; pass both or neither")
+        self.env = env
+        self.config = config
+        self.num_actions = int(action_space.n)
+        self.device = torch.device(_auto_device() if device == "auto" else device)
+        self.updates = 0
+        self.head_of: Callable[[Transitions], int | None] = lambda batch: None
+        """Which head a batch trains, None for the active one; rehearsal of old tasks sets it."""
+        self.replay = self._new_replay(observation_space, seed) if replay is None else replay
+        self.epsilon = EpsilonSchedule(
+            *config.epsilon, frames=config.epsilon_frames, shape=config.epsilon_shape
+        )
+        with torch.random.fork_rng(devices=[]):
+            if seed is not None:
+                torch.manual_seed(seed)
+            if trunk is None or feature_dim is None:
+                trunk, feature_dim = default_trunk(observation_space)
+            self.q = MultiHeadQ(trunk, feature_dim, self.num_actions, dueling=config.dueling).to(self.device)
+        self.target = copy.deepcopy(self.q)
+        self.optimizer = torch.optim.Adam(self.q.parameters(), lr=config.learning_rate, fused=True)
+        self._rng = np.random.default_rng(seed)
+        self._seed = seed
+
+    def learn(
+        self,
+        frames: int,
+        *,
+        env: Any = None,
+        callback: Callable[[DQN, int], None] | None = None,
+        progress_bar: bool = False,
+    ) -> None:
+        """Act and learn for ``frames`` frames.
+
+        Args:
+            frames: over all environments together.
+            env: learn here instead of in the environment given at first.
+            callback: called with the agent and the frames so far, after each step.
+            progress_bar: show one (needs tqdm).
+        """
+        if isinstance(frames, bool) or not isinstance(frames, int) or frames < 1:
+            raise OwlValueError(f"DQN.learn: frames is {frames!r}; expected an int >= 1")
+        self.env = self.env if env is None else env
+        stepper = Stepper(self.env, seed=None if self._seed is None else int(self._rng.integers(2**31)))
+        settings, owed = self.config, 0
+        with _progress(frames, progress_bar) as bar:
+            for seen in range(stepper.num_envs, frames + stepper.num_envs, stepper.num_envs):
+                random = seen <= settings.learning_starts
+                steps = stepper.step(self.explore(stepper.observation, 1.0 if random else self.epsilon.value))
+                self.replay.add_batch(
+                    steps.observation,
+                    steps.action,
+                    steps.reward,
+                    steps.next_observation,
+                    steps.terminated,
+                    steps.truncated,
+                    mask=steps.real,
+                )
+                self.epsilon.advance(stepper.num_envs)
+                if not random and len(self.replay) >= settings.batch_size:
+                    owed += stepper.num_envs
+                    while owed >= settings.update_every:
+                        self.update(self.replay.sample(settings.batch_size))
+                        owed -= settings.update_every
+                bar.update(stepper.num_envs)
+                if callback is not None:
+                    callback(self, seen)
+        if settings.hand_over and self.updates:
+            self.q.load_state_dict(self.target.state_dict())
+
+    def explore(self, observation: np.ndarray, epsilon: float) -> np.ndarray:
+        """Greedy actions (E,) for observations (E, ...), each replaced by a random one with chance ``epsilon``."""
+        random = self._rng.random(len(observation)) < epsilon
+        actions = self._rng.integers(self.num_actions, size=len(observation))
+        if not random.all():
+            with torch.no_grad():
+                greedy = self.q(self._tensor(observation)).argmax(-1).cpu().numpy()
+            actions = np.where(random, actions, greedy)
+        return actions
+
+    def predict(self, observation: np.ndarray) -> np.ndarray | int:
+        """The greedy action of the active head, for one observation or a batch."""
+        shape = np.shape(observation)
+        single = len(shape) == len(self.replay.observation_shape)
+        actions = self.explore(np.asarray(observation)[None] if single else np.asarray(observation), 0.0)
+        return int(actions[0]) if single else actions
+
+    def update(self, batch: Transitions) -> float:
+        """One gradient step on ``batch``; returns the loss."""
+        settings, head = self.config, self.head_of(batch)
+        batch = batch.to(self.device)
+        with torch.no_grad():
+            following = self._cast(batch.next_observation)
+            next_target = self.target(following, head=head)
+            value = max_q_value(next_target)
+            if settings.double:
+                value = double_q_value(self.q(following, head=head), next_target)
+            goal = td_target(batch.reward, batch.discount, batch.terminated, value)
+        predicted = taken(self.q(self._cast(batch.observation), head=head), batch.action)
+        losses = F.smooth_l1_loss(predicted, goal, reduction="none")
+        loss = losses.mean() if batch.weight is None else (batch.weight * losses).mean()
+        number = float(loss.detach())
+        if not np.isfinite(number):
+            raise NonFiniteError(f"DQN: task {batch.task!r}, update {self.updates + 1}: the loss is {number}")
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        clip_grad_norm_(self.q.parameters(), settings.max_grad_norm)
+        self.optimizer.step()
+        if batch.weight is not None:
+            self.replay.update_priorities(batch.index, (predicted - goal).detach().abs().cpu())
+        self.updates += 1
+        if self.updates % settings.target_every == 0:
+            self._move_target()
+        return number
+
+    def _move_target(self) -> None:
+        with torch.no_grad():
+            targets, sources = list(self.target.parameters()), list(self.q.parameters())
+            torch._foreach_lerp_(targets, sources, self.config.target_rate)
+
+    def _new_replay(self, space: Any, seed: int | None) -> TaskScopedReplay:
+        settings = self.config
+        share = settings.rewarded_share
+        return TaskScopedReplay(
+            settings.buffer_size,
+            observation_space=space,
+            num_envs=int(getattr(self.env, "num_envs", None) or 1),
+            n_step=settings.n_step,
+            gamma=settings.gamma,
+            sampler=RewardBalancedSampler(share) if share else UniformSampler(),
+            seed=seed,
+        )
+
+    def _tensor(self, observation: np.ndarray) -> Tensor:
+        return self._cast(torch.from_numpy(np.ascontiguousarray(observation)).to(self.device))
+
+    def _cast(self, observation: Tensor) -> Tensor:
+        return observation if observation.dtype == torch.uint8 else observation.float()
+
+    def __repr__(self) -> str:
+        return f"DQN({type(self.q.trunk).__name__}, updates={self.updates}, device={self.device})"
+
+
+def _auto_device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+class _Silent:
+    """A progress bar that shows nothing."""
+
+    def __enter__(self) -> _Silent:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def update(self, frames: int) -> None:
+        """Nothing to show."""
+
+
+def _progress(total: int, show: bool) -> Any:
+    if not show:
+        return _Silent()
+    try:
+        from tqdm.auto import tqdm
+    except ImportError as error:
+        raise_problems("DQN.learn", [f"progress_bar=True needs tqdm ({error}); pip install 'owlrl[cli]'"])
+    return tqdm(total=total, unit="frame", disable=None)

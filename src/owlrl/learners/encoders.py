@@ -1,0 +1,125 @@
+"""Trunks: what turns observations into features."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from owlrl.errors import OwlValueError
+
+__all__ = ["GridConv", "GridMLP", "default_trunk", "mlp"]
+
+CHANNEL_SIZES = (11, 6, 3)  # objects, colours, states of a MiniGrid cell
+
+
+def mlp(inputs: int, hidden: Sequence[int] = (128, 128)) -> nn.Sequential:
+    """Linear layers with ReLU after each; the last of ``hidden`` is the feature size.
+
+    >>> import torch
+    >>> from owlrl.learners import mlp
+    >>> mlp(4, (8, 16))(torch.zeros(2, 4)).shape
+    torch.Size([2, 16])
+    """
+    layers: list[nn.Module] = []
+    for size in hidden:
+        layers += [nn.Linear(inputs, size), nn.ReLU()]
+        inputs = size
+    return nn.Sequential(*layers)
+
+
+class GridMLP(nn.Module):
+    """A MiniGrid image, one-hot encoded cell by cell, through an MLP.
+
+    Object, colour and state are names, not amounts: one-hot they are learned in a fraction of
+    the frames that a convolution on the raw numbers takes.
+
+    >>> import torch
+    >>> from owlrl.learners import GridMLP
+    >>> GridMLP((7, 7, 3), (32, 16))(torch.zeros(2, 7, 7, 3)).shape
+    torch.Size([2, 16])
+    """
+
+    def __init__(self, shape: Sequence[int] = (7, 7, 3), hidden: Sequence[int] = (128, 128)) -> None:
+        super().__init__()
+        cells = int(np.prod(shape[:-1]))
+        self.layers = mlp(cells * sum(CHANNEL_SIZES), hidden)
+        starts = torch.tensor([0, *np.cumsum(CHANNEL_SIZES)[:-1]])
+        offsets = torch.arange(cells)[:, None] * sum(CHANNEL_SIZES) + starts
+        self.register_buffer("offsets", offsets.flatten(), persistent=False)
+        self.offsets: Tensor
+
+    def forward(self, image: Tensor) -> Tensor:
+        """(B, H, W, 3) of object, colour and state indices → (B, features)."""
+        first = self.layers[0]
+        assert isinstance(first, nn.Linear)
+        index = image.flatten(1).long() + self.offsets
+        encoded = torch.zeros(len(image), first.in_features, device=image.device, dtype=first.weight.dtype)
+        out: Tensor = self.layers(encoded.scatter_(1, index, 1.0))
+        return out
+
+
+class PatchConv(nn.Module):
+    """A 2×2 convolution as one matrix product over patches: on a CPU twice as fast as ``nn.Conv2d``.
+
+    >>> import torch
+    >>> from owlrl.learners.encoders import PatchConv
+    >>> PatchConv(3, 16)(torch.zeros(2, 7, 7, 3)).shape
+    torch.Size([2, 6, 6, 16])
+    """
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4 * inputs, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, H, W, C) → (B, H − 1, W − 1, outputs)."""
+        patches = torch.cat([x[:, :-1, :-1], x[:, :-1, 1:], x[:, 1:, :-1], x[:, 1:, 1:]], dim=-1)
+        out: Tensor = self.linear(patches)
+        return out
+
+
+class GridConv(nn.Module):
+    """The paper's network for 7×7×3 images: three 2×2 convolutions (16, 32, 64), then 200 features.
+
+    >>> import torch
+    >>> from owlrl.learners import GridConv
+    >>> GridConv()(torch.zeros(2, 7, 7, 3)).shape
+    torch.Size([2, 200])
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolutions = nn.ModuleList([PatchConv(3, 16), PatchConv(16, 32), PatchConv(32, 64)])
+        self.out = nn.Linear(64, 200)
+
+    def forward(self, image: Tensor) -> Tensor:
+        """(B, 7, 7, 3) → (B, 200)."""
+        first, second, third = self.convolutions
+        x = F.relu(first(image.to(self.out.weight.dtype)))
+        x = x.unflatten(1, (3, 2)).unflatten(3, (3, 2)).amax((2, 4))  # max-pool 2 of 6 × 6
+        x = F.relu(third(F.relu(second(x))))
+        return F.relu(self.out(x.flatten(1)))
+
+
+def default_trunk(space: Any) -> tuple[nn.Module, int]:
+    """A trunk that fits an observation space, and its feature size.
+
+    >>> import gymnasium
+    >>> from owlrl.learners.encoders import default_trunk
+    >>> default_trunk(gymnasium.spaces.Box(0, 1, (4,)))[1]
+    128
+    """
+    shape, dtype = tuple(space.shape or ()), np.dtype(space.dtype)
+    if dtype == np.uint8 and len(shape) == 3 and shape[-1] == 3 and max(shape) <= 25:
+        return GridMLP(shape), 128
+    if dtype.kind == "f" and len(shape) == 1:
+        return mlp(shape[0]), 128
+    raise OwlValueError(
+        f"DQN: no trunk is known for observations of shape {shape} and dtype {dtype}; "
+        "pass trunk=your_module and feature_dim=its_output_size"
+    )

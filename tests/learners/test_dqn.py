@@ -1,0 +1,135 @@
+"""The reference DQN learns something real in seconds, and says what is wrong with its input."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from torch import nn
+
+from owlrl import DistillationRegularizer, OwlWrapper, PrioritizedSampler, QLearner, TaskScopedReplay
+from owlrl.errors import NonFiniteError, OwlError
+from owlrl.learners import DQN, FAST, PAPER, DQNConfig
+from tests.own_dqn import SIZE, Signs, score
+
+QUICK = DQNConfig(
+    learning_rate=3e-3, batch_size=32, gamma=0.5, n_step=1, update_every=1, learning_starts=40,
+    target_rate=0.05, epsilon=(1.0, 0.1), epsilon_frames=200, buffer_size=1_000,
+)  # fmt: skip
+
+
+def replaced(**changes) -> DQNConfig:
+    return DQNConfig(**{**QUICK.__dict__, **changes})
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"n_step": 3}, {"dueling": True, "double": False}, {"rewarded_share": 0.0, "target_rate": 1.0, "target_every": 20}],
+)
+def test_an_identity_task_is_learned(changes):
+    agent = DQN(Signs(), config=replaced(**changes), seed=0)
+    agent.learn(500)
+    assert score(agent, Signs()) >= 0.95
+    assert agent.updates == 460 and agent.predict(np.eye(SIZE, dtype=np.float32)[2]) == 2
+    assert agent.predict(np.eye(SIZE, dtype=np.float32)).tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
+def test_vectors_of_environments_are_learned_from(mode):
+    envs = SyncVectorEnv([Signs] * 4, autoreset_mode=mode)
+    agent = DQN(envs, config=replaced(update_every=2), seed=0)
+    agent.learn(1_500)
+    assert score(agent, Signs()) >= 0.95
+
+
+def test_prioritised_replay_is_told_the_errors():
+    replay = TaskScopedReplay(
+        1_000, observation_shape=(SIZE,), observation_dtype=np.float32, gamma=0.5, sampler=PrioritizedSampler(), seed=0
+    )
+    agent = DQN(Signs(), config=QUICK, replay=replay, seed=0)
+    agent.learn(500)
+    assert score(agent, Signs()) >= 0.95
+    assert replay.sample(32).weight.min() < 1.0
+
+
+def test_two_contradicting_tasks_with_the_wrapper():
+    agent = DQN(Signs(), config=QUICK, seed=0)
+    learner = QLearner(
+        agent.q, agent.target, agent.optimizer, replay=agent.replay, gamma=0.5, per_task={"epsilon": agent.epsilon}
+    )
+    owl = OwlWrapper(learner, regularizer=DistillationRegularizer(1.0, seed=0))
+    for name, shift in (("same", 0), ("next", 1)):
+        with owl.task(name):
+            assert agent.epsilon.seen == 0
+            agent.learn(500, env=Signs(shift))
+    for name, shift in (("same", 0), ("next", 1)):
+        assert owl.evaluate(Signs(shift), task=name, seed=0).mean_return / 8 >= 0.95
+
+
+def test_the_same_seed_gives_the_same_weights_and_touches_no_global_generator():
+    state = torch.get_rng_state()
+    agents = [DQN(Signs(), config=QUICK, seed=3) for _ in range(2)]
+    for agent in agents:
+        agent.learn(120)
+    assert torch.equal(state, torch.get_rng_state())
+    pairs = zip(agents[0].q.parameters(), agents[1].q.parameters(), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)
+
+
+def test_what_is_handed_over_is_the_average():
+    agent = DQN(Signs(), config=QUICK, seed=0)
+    agent.learn(100)
+    pairs = zip(agent.q.parameters(), agent.target.parameters(), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)
+    plain = DQN(Signs(), config=replaced(hand_over=False), seed=0)
+    plain.learn(100)
+    assert not torch.equal(plain.q.heads[0].weight, plain.target.heads[0].weight)
+
+
+def test_callbacks_and_trunks_of_one_s_own():
+    seen = []
+    trunk = nn.Sequential(nn.Linear(SIZE, 8), nn.Tanh())
+    agent = DQN(Signs(), config=QUICK, trunk=trunk, feature_dim=8, seed=0)
+    agent.learn(50, callback=lambda a, frames: seen.append((a is agent, frames)), progress_bar=True)
+    assert seen == [(True, k) for k in range(1, 51)]
+    assert "DQN(Sequential, updates=10" in repr(agent)
+
+
+def test_a_batch_may_train_another_head():
+    agent = DQN(Signs(), config=QUICK, seed=0)
+    agent.q.add_head(optimizer=agent.optimizer), agent.target.add_head()
+    agent.learn(60)
+    kept = agent.q.heads[0].weight.clone()
+    agent.head_of = lambda batch: 1
+    before = agent.q.heads[1].weight.clone()
+    agent.update(agent.replay.sample(16))
+    assert torch.equal(kept, agent.q.heads[0].weight) and not torch.equal(before, agent.q.heads[1].weight)
+
+
+def test_named_settings():
+    assert FAST.n_step == 5 and FAST.hand_over
+    assert (PAPER.learning_rate, PAPER.batch_size, PAPER.target_every, PAPER.update_every) == (6.25e-5, 32, 80, 4)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: DQN(gym.make("Pendulum-v1")), "expected Discrete"),
+        (lambda: DQN(Signs(), trunk=nn.Identity()), "go together"),
+        (lambda: DQN(Signs(), config=QUICK).learn(0), "expected an int >= 1"),
+        (lambda: DQN(Signs(), config=QUICK).learn(True), "expected an int >= 1"),
+    ],
+)
+def test_bad_input(call, message):
+    with pytest.raises(OwlError, match=message):
+        call()
+
+
+def test_a_loss_that_is_not_finite_stops_and_names_the_update():
+    agent = DQN(Signs(), config=QUICK, seed=0)
+    agent.learn(60)
+    agent.q.trunk[0].weight.data[0, 0] = float("nan")
+    before = agent.q.heads[0].weight.clone()
+    with pytest.raises(NonFiniteError, match=r"update 21: the loss is nan"):
+        agent.update(agent.replay.sample(16))
+    assert torch.equal(before, agent.q.heads[0].weight)
