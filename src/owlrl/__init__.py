@@ -7,7 +7,7 @@ says which task it is (`ExpWeightsSelector`), put around your own training loop 
 
 from owlrl.checks import check_learner
 from owlrl.evaluation import Evaluation
-from owlrl.evidence import TDErrorEvidence
+from owlrl.evidence import RewardEvidence, TDErrorEvidence
 from owlrl.heads import MultiHeadQ, promote_output_layers
 from owlrl.policy import AdaptivePolicy
 from owlrl.qlearner import QLearner
@@ -41,6 +41,7 @@ __all__ = [
     "QLearner",
     "RehearsalReplay",
     "RewardBalancedSampler",
+    "RewardEvidence",
     "SharedReplay",
     "TDErrorEvidence",
     "TaskScopedReplay",

@@ -9,7 +9,7 @@ import numpy as np
 
 from owlrl.errors import OwlValueError
 
-__all__ = ["Evaluation", "run_episodes"]
+__all__ = ["EpisodePolicy", "Evaluation", "run_episodes"]
 
 
 class EpisodePolicy(Protocol):

@@ -96,6 +96,15 @@ class Consolidation:
         output: ``output(network_output, *targets) -> (B,)``: the number per row whose
             sensitivity ``importance="output"`` measures; for a Q-network Q(s, a).
         loss: ``loss(network_output, *targets) -> (B,)``: the learner's loss per row.
+
+    >>> import torch
+    >>> from torch import nn
+    >>> from owlrl import MultiHeadQ
+    >>> from owlrl.protocols import Consolidation
+    >>> from owlrl.td import taken
+    >>> q, action = MultiHeadQ(nn.Linear(4, 8), 8, 2), torch.zeros(10, dtype=torch.int64)
+    >>> Consolidation(q, 0, (torch.ones(10, 4),), (action,), output=taken, loss=taken).head
+    0
     """
 
     network: MultiHead
@@ -262,7 +271,7 @@ class OffPolicyLearner(Protocol):
         ...
 
     def act(self, observation: Tensor, heads: Tensor) -> Tensor:
-        """Greedy actions (B,) or (B, *action shape), row ``b`` by head ``heads[b]``."""
+        """Greedy actions (B,) or ``(B, *action shape)``, row ``b`` by head ``heads[b]``."""
         ...
 
     def values(self, observation: Tensor) -> Tensor:

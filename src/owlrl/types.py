@@ -25,10 +25,10 @@ class Transitions:
     bootstraps from ``next_observation``.
 
     Attributes:
-        observation: (B, *observation shape), in the dtype the environment gave.
-        action: (B,) int64 for discrete actions, (B, *action shape) float32 otherwise.
+        observation: ``(B, *observation shape)``, in the dtype the environment gave.
+        action: (B,) int64 for discrete actions, ``(B, *action shape)`` float32 otherwise.
         reward: (B,) float32; for n-step returns the discounted sum.
-        next_observation: (B, *observation shape).
+        next_observation: ``(B, *observation shape)``.
         terminated: (B,) bool; true only where the environment itself ended the episode.
         discount: (B,) float32, γ to the number of steps summed in ``reward``.
         weight: (B,) float32 importance weights, or None for a uniform draw.

@@ -200,7 +200,7 @@ class DQN:
             self.q.load_state_dict(self.target.state_dict())
 
     def explore(self, observation: np.ndarray, epsilon: float) -> np.ndarray:
-        """Greedy actions (E,) for observations (E, ...), each replaced by a random one with chance ``epsilon``."""
+        """Greedy actions (E,) for E observations; each is random instead with chance ``epsilon``."""
         random = self._rng.random(len(observation)) < epsilon
         actions = self._rng.integers(self.num_actions, size=len(observation))
         if not random.all():
@@ -234,10 +234,10 @@ class DQN:
         if not np.isfinite(number):
             raise NonFiniteError(f"DQN: task {batch.task!r}, update {self.updates + 1}: the loss is {number}")
         self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         clip_grad_norm_(self.q.parameters(), settings.max_grad_norm)
         self.optimizer.step()
-        if batch.weight is not None:
+        if batch.weight is not None and batch.index is not None:
             self.replay.update_priorities(batch.index, (predicted - goal).detach().abs().cpu())
         self.updates += 1
         if self.updates % settings.target_every == 0:
@@ -246,7 +246,8 @@ class DQN:
 
     def _move_target(self) -> None:
         with torch.no_grad():
-            targets, sources = list(self.target.parameters()), list(self.q.parameters())
+            targets: list[Tensor] = list(self.target.parameters())
+            sources: list[Tensor] = list(self.q.parameters())
             torch._foreach_lerp_(targets, sources, self.config.target_rate)
 
     def _new_replay(self, space: Any, seed: int | None) -> TaskScopedReplay:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from owlrl.errors import OwlValueError
 
-__all__ = ["GridConv", "GridMLP", "default_trunk", "mlp"]
+__all__ = ["GridConv", "GridMLP", "default_trunk", "mlp", "one_hot_cells"]
 
 CHANNEL_SIZES = (11, 6, 3)  # objects, colours, states of a MiniGrid cell
 
@@ -32,11 +32,28 @@ def mlp(inputs: int, hidden: Sequence[int] = (128, 128)) -> nn.Sequential:
     return nn.Sequential(*layers)
 
 
-class GridMLP(nn.Module):
-    """A MiniGrid image, one-hot encoded cell by cell, through an MLP.
+def one_hot_cells(image: Tensor) -> Tensor:
+    """A MiniGrid image as 0 and 1: (B, H, W, 3) of object, colour and state → (B, H·W·20).
 
-    Object, colour and state are names, not amounts: one-hot they are learned in a fraction of
-    the frames that a convolution on the raw numbers takes.
+    Object, colour and state are names, not amounts.
+
+    >>> import torch
+    >>> from owlrl.learners import one_hot_cells
+    >>> one_hot_cells(torch.zeros(2, 7, 7, 3)).sum(1)
+    tensor([147., 147.])
+    """
+    cells, width = image.shape[1:-1].numel(), sum(CHANNEL_SIZES)
+    starts = torch.tensor([0, *np.cumsum(CHANNEL_SIZES)[:-1]], device=image.device)
+    places = torch.arange(cells, device=image.device)[:, None] * width + starts
+    index = image.flatten(1).long() + places.flatten()
+    return torch.zeros(len(image), cells * width, device=image.device).scatter_(1, index, 1.0)
+
+
+class GridMLP(nn.Module):
+    """A MiniGrid image, one-hot encoded cell by cell (`one_hot_cells`), through an MLP.
+
+    One-hot, levels are learned in a fraction of the frames that a convolution on the raw
+    numbers takes.
 
     >>> import torch
     >>> from owlrl.learners import GridMLP
@@ -46,20 +63,13 @@ class GridMLP(nn.Module):
 
     def __init__(self, shape: Sequence[int] = (7, 7, 3), hidden: Sequence[int] = (128, 128)) -> None:
         super().__init__()
-        cells = int(np.prod(shape[:-1]))
-        self.layers = mlp(cells * sum(CHANNEL_SIZES), hidden)
-        starts = torch.tensor([0, *np.cumsum(CHANNEL_SIZES)[:-1]])
-        offsets = torch.arange(cells)[:, None] * sum(CHANNEL_SIZES) + starts
-        self.register_buffer("offsets", offsets.flatten(), persistent=False)
-        self.offsets: Tensor
+        self.layers = mlp(int(np.prod(shape[:-1])) * sum(CHANNEL_SIZES), hidden)
 
     def forward(self, image: Tensor) -> Tensor:
         """(B, H, W, 3) of object, colour and state indices → (B, features)."""
         first = self.layers[0]
         assert isinstance(first, nn.Linear)
-        index = image.flatten(1).long() + self.offsets
-        encoded = torch.zeros(len(image), first.in_features, device=image.device, dtype=first.weight.dtype)
-        out: Tensor = self.layers(encoded.scatter_(1, index, 1.0))
+        out: Tensor = self.layers(one_hot_cells(image).to(first.weight.dtype))
         return out
 
 
@@ -101,7 +111,7 @@ class GridConv(nn.Module):
         """(B, 7, 7, 3) → (B, 200)."""
         first, second, third = self.convolutions
         x = F.relu(first(image.to(self.out.weight.dtype)))
-        x = x.unflatten(1, (3, 2)).unflatten(3, (3, 2)).amax((2, 4))  # max-pool 2 of 6 × 6
+        x = x.view(len(x), 3, 2, 3, 2, -1).amax((2, 4))  # max-pool 2 of 6 × 6
         x = F.relu(third(F.relu(second(x))))
         return F.relu(self.out(x.flatten(1)))
 

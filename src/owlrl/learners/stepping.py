@@ -9,7 +9,7 @@ import numpy as np
 
 from owlrl.evaluation import final_observations, resets_in_same_step
 
-__all__ = ["Steps", "Stepper"]
+__all__ = ["Stepper", "Steps"]
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,8 @@ class Steps:
 
     >>> import numpy as np
     >>> from owlrl.learners.stepping import Steps
-    >>> Steps(np.zeros((1, 2)), np.zeros(1, int), np.ones(1), np.zeros((1, 2)), *[np.zeros(1, bool)] * 3).reward
+    >>> flags = [np.zeros(1, dtype=bool)] * 3
+    >>> Steps(np.zeros((1, 2)), np.zeros(1, dtype=int), np.ones(1), np.zeros((1, 2)), *flags).reward
     array([1.])
     """
 

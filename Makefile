@@ -1,0 +1,63 @@
+# Needs Python 3.11, pip and make; every target makes its environment in .venv the first time.
+PYTHON ?= python3
+PYTEST_WORKERS ?= 2
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+# pip reads the pins from here, also for the throw-away environments it builds packages in
+# (before pip 25.3 through the first variable, since then through the second).
+export PIP_CONSTRAINT := constraints.txt
+export PIP_BUILD_CONSTRAINT := constraints.txt
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# One thread each: the networks are small, and the same thread count gives the same bits.
+export OMP_NUM_THREADS := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test slow lint format docs wheel bench clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+# Debian's Python comes without ensurepip: there pip is put in from the outside.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \
+		|| { echo "owlrl needs Python >= 3.10; say which one: make PYTHON=python3.11 ..."; exit 1; }
+	$(PYTHON) -c 'import ensurepip' 2>/dev/null && $(PYTHON) -m venv $(VENV) \
+		|| { $(PYTHON) -m venv --without-pip $(VENV) \
+		&& $(PYTHON) -m pip --python $(BIN)/python install --quiet pip; }
+	$(BIN)/python -m pip install --quiet --editable ".[cli,dev,docs,notebooks,plots,sb3]"
+	@touch $@
+
+demo: $(STAMP) ## train two opposed tasks and show how the task is recognised
+	$(BIN)/python examples/demo.py
+
+test: $(STAMP) ## run the tests, the doctests and the README's code; coverage must reach its bar
+	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --cov --cov-report=term
+
+slow: $(STAMP) ## run the tests that take minutes
+	$(BIN)/python -m pytest -m slow
+
+lint: $(STAMP) ## check style, formatting and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy --strict src
+
+format: $(STAMP) ## put the formatting right
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+docs: $(STAMP) ## build the documentation into docs/_build/html, warnings are errors
+	$(BIN)/sphinx-build -W --keep-going --nitpicky -q -b html docs docs/_build/html
+
+wheel: $(STAMP) ## build sdist and wheel, check them, try the wheel in an empty environment
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/python scripts/check_wheel.py
+
+bench: $(STAMP) ## measure against the plain way and print the table
+	$(BIN)/python benchmarks/run.py
+
+clean: ## remove what the targets made, the environment included
+	rm -rf $(VENV) dist docs/_build .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,75 @@
+"""What all evidence has in common: losses in units of a head's own scale, and checks."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from owlrl.errors import NonFiniteError, OwlTypeError, OwlValueError, raise_problems
+from owlrl.types import Transitions
+
+__all__ = ["FloatArray", "calibrated_loss", "check_arms", "check_finite", "check_rows", "is_positive", "rms"]
+
+FloatArray = npt.NDArray[np.float64]
+
+
+def calibrated_loss(
+    delta: FloatArray, scale: npt.ArrayLike, *, clip: float = 5.0, power: float = 1.0
+) -> FloatArray:
+    """Loss in units of the head's own scale: ``min(|δ| / scale, clip) ** power``; shapes broadcast.
+
+    A δ that is not finite, such as that of an action which a head does not have, counts as ``clip``.
+
+    >>> import numpy as np
+    >>> from owlrl.evidence import calibrated_loss
+    >>> calibrated_loss(np.array([0.2, -0.4, 9.0, -np.inf]), 0.2)
+    array([1., 2., 5., 5.])
+    """
+    with np.errstate(over="ignore"):
+        ratio = np.abs(np.where(np.isfinite(delta), delta, np.inf)) / np.asarray(scale)
+    bounded: FloatArray = np.minimum(ratio, clip) ** power
+    return bounded
+
+
+def check_rows(where: str, head: object, transitions: Transitions) -> None:
+    """Raise unless ``head`` is a head's number and there are finite rows of its task."""
+    if isinstance(head, bool) or not isinstance(head, int | np.integer) or head < 0:
+        raise OwlTypeError(f"{where}: head is {head!r}; expected an int >= 0")
+    if not len(transitions):
+        raise OwlValueError(f"{where}: transitions are empty; expected rows of the task of head {head}")
+    check_finite(where, transitions)
+
+
+def check_arms(where: str, heads: npt.ArrayLike) -> npt.NDArray[np.int64]:
+    """``heads`` as an array (n,) of ints, or an error."""
+    arms = np.asarray(heads)
+    if arms.ndim != 1 or arms.dtype.kind not in "iu":
+        raise OwlTypeError(f"{where}: heads is {heads!r}; expected an array (n,) of ints")
+    return arms
+
+
+def check_finite(where: str, transitions: Transitions) -> None:
+    """Raise, naming every field, if a number of ``transitions`` is NaN or infinite."""
+    named = {
+        name: getattr(transitions, name)
+        for name in ("observation", "action", "reward", "next_observation", "discount")
+    }
+    problems = [
+        f"{name} has entries that are NaN or infinite; expected finite numbers"
+        for name, tensor in named.items()
+        if tensor.is_floating_point() and not torch.isfinite(tensor).all()
+    ]
+    raise_problems(where, problems, kind=NonFiniteError)
+
+
+def rms(numbers: FloatArray) -> float:
+    """Root mean square, of the numbers over their largest so that no square overflows."""
+    largest = float(np.abs(numbers).max())
+    return largest * float(np.sqrt(np.mean(np.square(numbers / largest)))) if largest > 0.0 else 0.0
+
+
+def is_positive(number: object) -> bool:
+    """Whether ``number`` is a finite number > 0."""
+    real = isinstance(number, int | float) and not isinstance(number, bool)
+    return real and 0.0 < float(number) < float("inf")  # type: ignore[arg-type]

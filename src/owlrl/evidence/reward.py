@@ -1,0 +1,220 @@
+"""`RewardEvidence`: a task is recognised by the rewards it gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from owlrl.errors import OwlStateError, OwlValueError, raise_problems
+from owlrl.evidence._common import (
+    FloatArray,
+    calibrated_loss,
+    check_arms,
+    check_finite,
+    check_rows,
+    is_positive,
+    rms,
+)
+from owlrl.heads.linear import product_all
+from owlrl.protocols import OffPolicyLearner
+from owlrl.types import Transitions
+
+__all__ = ["RewardEvidence", "predict_rewards"]
+
+Weights = dict[str, Tensor]
+# A predictor is not trusted to better than a hundredth of the rewards it was shown.
+_PRECISION = 0.01
+_SMALLEST = 1e-8
+
+
+def predict_rewards(x: Tensor, weights: Weights) -> Tensor:
+    """Rewards (H, B) of H predictors with one hidden layer: ``w₂·relu(W₁x + b₁) + b₂``.
+
+    x (B, F), W₁ (H, K, F), b₁ (H, K), w₂ (H, K), b₂ (H,).
+
+    >>> import torch
+    >>> from owlrl.evidence import predict_rewards
+    >>> weights = {"w1": torch.ones(2, 1, 3), "b1": torch.zeros(2, 1),
+    ...            "w2": torch.tensor([[1.0], [2.0]]), "b2": torch.tensor([0.0, 0.5])}
+    >>> predict_rewards(torch.ones(1, 3), weights).flatten()
+    tensor([3.0000, 6.5000])
+    """
+    hidden = torch.relu(product_all(x, weights["w1"], weights["b1"]))  # (H, B, K)
+    return (hidden * weights["w2"][:, None]).sum(-1) + weights["b2"][:, None]
+
+
+class RewardEvidence:
+    """Scores each task by how well a predictor of its rewards explains the observed one.
+
+    When a task has been learned, a small network is fitted to its rows: from observation, action
+    and next observation to the reward. At test time the loss of a task is the predictor's error in
+    units of its error on rows it was not fitted to, clipped. Tasks that differ in what they reward
+    are told apart as soon as a reward differs, without a bootstrap whose error would drown it.
+    Tasks that pay alike and differ in their dynamics are not: use `TDErrorEvidence` there.
+
+    Args:
+        encode: turns a batch of observations into features (B, F); by default they are flattened.
+            For MiniGrid images `owlrl.learners.one_hot_cells`.
+        hidden: units of a predictor's hidden layer.
+        updates: gradient steps it is fitted with.
+        batch_size: rows per step, half of them with a reward where there are any.
+        samples: most rows it is fitted to, spread evenly over those given.
+        clip: largest loss: one surprise cannot outweigh all that was seen before.
+        seed: of initial weights and batches.
+
+    >>> import torch
+    >>> from owlrl import RewardEvidence, Transitions
+    >>> def rows(paying):  # one observation; one of two actions pays
+    ...     action = torch.arange(64) % 2
+    ...     x = torch.ones(64, 1)
+    ...     return Transitions(x, action, (action == paying).float(), x, action > 5, torch.ones(64))
+    >>> evidence = RewardEvidence(seed=0)
+    >>> evidence.calibrate(None, 0, rows(paying=0))
+    >>> evidence.calibrate(None, 1, rows(paying=1))
+    >>> evidence.losses(None, rows(paying=1)[:1], [0, 1]).round(1)
+    array([[5., 0.]])
+    """
+
+    def __init__(
+        self,
+        *,
+        encode: Callable[[Tensor], Tensor] | None = None,
+        hidden: int = 64,
+        updates: int = 1_000,
+        batch_size: int = 256,
+        samples: int = 20_000,
+        clip: float = 5.0,
+        seed: int | None = None,
+    ) -> None:
+        counts = {"hidden": hidden, "updates": updates, "batch_size": batch_size, "samples": samples}
+        problems = [
+            f"{name} is {value!r}; expected an int >= 1"
+            for name, value in counts.items()
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1
+        ]
+        if not is_positive(clip):
+            problems.append(f"clip is {clip!r}; expected a finite number > 0")
+        if encode is not None and not callable(encode):
+            problems.append(f"encode is {encode!r}; expected a function of a batch of observations")
+        raise_problems("RewardEvidence", problems)
+        self.encode = encode
+        self.hidden = hidden
+        self.updates = updates
+        self.batch_size = batch_size
+        self.samples = samples
+        self.clip = clip
+        self.seed = seed
+        self._generator = torch.Generator()
+        if seed is None:
+            self._generator.seed()
+        else:
+            self._generator.manual_seed(seed)
+        self._actions = 0  # columns of a one-hot action, the most any task had
+        self._predictors: dict[int, Weights] = {}
+        self._scales: dict[int, float] = {}
+
+    @property
+    def scales(self) -> dict[int, float]:
+        """The error of each head's predictor on rows of its task that it was not fitted to."""
+        return dict(self._scales)
+
+    def calibrate(self, learner: OffPolicyLearner | None, head: int, transitions: Transitions) -> None:
+        """Fit ``head``'s predictor to rows of its task; a second time replaces the first."""
+        check_rows("RewardEvidence.calibrate", head, transitions)
+        rows = transitions[:: -(-len(transitions) // self.samples)]
+        if not rows.action.is_floating_point():
+            self._widen(int(rows.action.max()) + 1)
+        x, reward = self._features(rows), rows.reward.float().cpu()
+        order = torch.randperm(len(x), generator=self._generator)
+        fitted = order[: max(1, len(x) * 9 // 10)]
+        kept = order[len(fitted) :] if len(fitted) < len(x) else fitted
+        weights = self._fit(x[fitted], reward[fitted])
+        error = (predict_rewards(x[kept], weights)[0] - reward[kept]).double().numpy()
+        self._predictors[int(head)] = weights
+        self._scales[int(head)] = max(rms(error), _PRECISION * rms(reward.double().numpy()), _SMALLEST)
+
+    def losses(
+        self, learner: OffPolicyLearner | None, transitions: Transitions, heads: npt.ArrayLike
+    ) -> FloatArray:
+        """Losses (B, len(heads)) of the given heads on B transitions, all heads in one pass."""
+        where = "RewardEvidence.losses"
+        check_finite(where, transitions)
+        arms = check_arms(where, heads)
+        if unknown := [int(h) for h in arms if int(h) not in self._predictors]:
+            raise OwlStateError(f"{where}: heads {unknown} have no predictor; learn their tasks first")
+        chosen = [self._predictors[int(h)] for h in arms]
+        stacked = {name: torch.cat([w[name] for w in chosen]) for name in chosen[0]}
+        predicted = predict_rewards(self._features(transitions), stacked)  # (n, B)
+        error = (predicted - transitions.reward.float().cpu()).double().numpy()
+        scale = np.array([self._scales[int(h)] for h in arms])[:, None]
+        return np.ascontiguousarray(calibrated_loss(error, scale, clip=self.clip).T)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The predictors and their scales, and the generator."""
+        return {
+            "actions": self._actions,
+            "scales": {str(head): scale for head, scale in self._scales.items()},
+            "predictors": {str(head): dict(weights) for head, weights in self._predictors.items()},
+            "generator": self._generator.get_state(),
+        }
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:
+        """Continue from what ``state_dict`` gave."""
+        keys = ("actions", "scales", "predictors", "generator")
+        missing = [f"{key} is missing; pass what state_dict() gave" for key in keys if key not in state_dict]
+        raise_problems("RewardEvidence.load_state_dict", missing)
+        self._actions = int(state_dict["actions"])
+        self._scales = {int(head): float(scale) for head, scale in state_dict["scales"].items()}
+        self._predictors = {int(head): dict(w) for head, w in state_dict["predictors"].items()}
+        self._generator.set_state(state_dict["generator"])
+
+    def __repr__(self) -> str:
+        return f"RewardEvidence(hidden={self.hidden}, updates={self.updates}, clip={self.clip})"
+
+    def _features(self, rows: Transitions) -> Tensor:
+        """Observation, next observation and action side by side, (B, F)."""
+        encode = self.encode or (lambda observation: observation.flatten(1).float())
+        action = rows.action.cpu()
+        if action.is_floating_point():
+            columns = action.flatten(1)
+        else:
+            columns = F.one_hot(action.long().clamp(max=self._actions), self._actions + 1)[:, : self._actions]
+        parts = [encode(rows.observation).cpu(), encode(rows.next_observation).cpu(), columns]
+        return torch.cat([part.float() for part in parts], dim=1)
+
+    def _widen(self, actions: int) -> None:
+        """Make room for a task with more actions: earlier predictors know nothing of the new ones."""
+        for weights in self._predictors.values():
+            weights["w1"] = F.pad(weights["w1"], (0, max(0, actions - self._actions)))
+        self._actions = max(self._actions, actions)
+
+    def _fit(self, x: Tensor, reward: Tensor) -> Weights:
+        first, last = nn.Linear(x.shape[1], self.hidden), nn.Linear(self.hidden, 1)
+        network = nn.Sequential(first, nn.ReLU(), last)
+        for layer in (first, last):
+            bound = layer.in_features**-0.5
+            for parameter in layer.parameters():
+                nn.init.uniform_(parameter, -bound, bound, generator=self._generator)
+        optimizer = torch.optim.Adam(network.parameters(), lr=3e-3)
+        schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.01, total_iters=self.updates)
+        rewarded = reward.nonzero().flatten()
+        for _ in range(self.updates):
+            index = torch.randint(len(x), (self.batch_size,), generator=self._generator)
+            if len(rewarded):  # rewards are rare where they tell most
+                half = self.batch_size // 2
+                index[:half] = rewarded[torch.randint(len(rewarded), (half,), generator=self._generator)]
+            loss = F.mse_loss(network(x[index]).squeeze(1), reward[index])
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            schedule.step()
+        if not torch.isfinite(last.weight).all():
+            raise OwlValueError("RewardEvidence.calibrate: the predictor diverged; are rewards of sane size?")
+        parameters = {"w1": first.weight, "b1": first.bias, "w2": last.weight[0], "b2": last.bias[0]}
+        return {name: p.detach().clone()[None] for name, p in parameters.items()}

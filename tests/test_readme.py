@@ -1,0 +1,170 @@
+"""The code in the README and in the documentation's pages runs as it stands there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+ROOT = Path(__file__).parent.parent
+README = ROOT / "README.md"
+PAGES = [README, *sorted((ROOT / "docs").glob("**/*.md"))]
+# A block's language is one of these, or a directive of the documentation in braces.
+RUN = "python"
+RUN_AS_PATCHED = "diff"
+NOT_CODE = {"bash", "bibtex", "console", "json", "text", "toml", "yaml"}
+NO_RUN = re.compile(r"<!--\s*no-run:\s*\S.*?-->", re.DOTALL)
+
+
+def tokens(text: str) -> list[Token]:
+    return MarkdownIt().parse(text)
+
+
+def after_patch(diff: str) -> str:
+    """What stands there once a diff has been applied; the line numbers are those of the diff."""
+    kept = ["" if line.startswith(("-", "@@", "+++")) else line[1:] for line in diff.splitlines()]
+    return "\n".join(kept) + "\n"
+
+
+def blocks(text: str) -> list[tuple[int, str]]:
+    """Line and code of each block to be run, or an error for a block that evades being run."""
+    found = []
+    exempt = False
+    for token in tokens(text):
+        if token.type == "code_block":
+            raise ValueError(f"line {token.map[0] + 1}: indented code is not run; write a ``` block")
+        if token.type != "fence":
+            exempt = token.type == "html_block" and NO_RUN.search(token.content) is not None
+            continue
+        language, line = token.info.strip(), token.map[0] + 2
+        if exempt and language not in {RUN_AS_PATCHED, "text"}:
+            raise ValueError(f"line {line}: a {language} block cannot be exempt from being run")
+        if language == RUN:
+            found.append((line, token.content))
+        elif language == RUN_AS_PATCHED and not exempt:
+            found.append((line, after_patch(token.content)))
+        elif language not in NOT_CODE | {RUN_AS_PATCHED} and not language.startswith("{"):
+            raise ValueError(f"line {line}: a block in {language!r}; expected python, diff or {NOT_CODE}")
+        elif language.startswith("{code") or "python" in language:
+            raise ValueError(f"line {line}: write ```python, so that the code is run")
+        exempt = False
+    return found
+
+
+def run(page: Path, text: str) -> dict[str, object]:
+    """Run a page's blocks in order in one namespace; a traceback names the page's own line."""
+    namespace: dict[str, object] = {"__name__": "__main__"}
+    for line, code in blocks(text):
+        padded = "\n" * (line - 1) + code
+        exec(compile(padded, str(page), "exec", dont_inherit=True), namespace)
+    return namespace
+
+
+def named_targets(text: str) -> set[str]:
+    """What a page tells the reader to ``make``, in blocks and in inline code."""
+    code = [token.content for token in tokens(text) if token.type == "fence"]
+    code += [
+        child.content
+        for token in tokens(text)
+        for child in token.children or ()
+        if child.type == "code_inline"
+    ]
+    return {name for piece in code for name in re.findall(r"\bmake +([a-z][\w-]*)", piece)}
+
+
+def make_targets(makefile: str) -> set[str]:
+    return set(re.findall(r"^([a-z][\w-]*):(?!=)", makefile, re.MULTILINE))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_code_runs(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run(page, page.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=lambda p: str(p.relative_to(ROOT)))
+def test_make_targets_exist(page):
+    targets = make_targets((ROOT / "Makefile").read_text(encoding="utf-8"))
+    assert targets >= {"demo", "test"}
+    assert named_targets(page.read_text(encoding="utf-8")) <= targets
+
+
+def test_readme_keeps_its_promises():
+    text = README.read_text(encoding="utf-8")
+    fences = [token for token in tokens(text) if token.type == "fence"]
+    first = next(token.content for token in fences if token.info.strip() == RUN)
+    assert len([line for line in first.splitlines() if line.strip()]) <= 15
+    patch = next(token.content for token in fences if token.info.strip() == RUN_AS_PATCHED)
+    changed = [line for line in patch.splitlines() if line.startswith(("+", "-"))]
+    assert 1 <= len(changed) <= 5
+    assert {"demo", "test"} <= named_targets(text)
+
+
+PAGE = """
+Text with `make demo`, and we make sure of it.
+
+```python
+x = 1
+```
+
+1. A list:
+
+   ```python
+   y = x + 1
+   ```
+
+```diff
+ z = 3
+-z = never_defined
++z = x + y + 1
+```
+
+<!-- no-run: pieces of somebody else's class -->
+```diff
++owl = undefined
+```
+
+```bash
+make test  # and so on
+```
+"""
+
+
+def test_blocks_share_a_namespace_and_diffs_run_as_patched():
+    namespace = run(README, PAGE)
+    assert (namespace["x"], namespace["y"], namespace["z"]) == (1, 2, 4)
+    assert named_targets(PAGE) == {"demo", "test"}
+
+
+def test_failure_names_the_line_of_the_page():
+    with pytest.raises(NameError) as caught:
+        run(README, "One\n\n```python\nx = 1\nmissing\n```\n")
+    assert caught.traceback[-1].lineno + 1 == 5
+    assert str(caught.traceback[-1].path).endswith("README.md")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<!-- no-run: slow -->\n```python\nx = 1\n```",
+        "<!-- no-run: slow -->\n\n```python\nx = 1\n```",
+        "```py\nx = 1\n```",
+        "```python title=a.py\nx = 1\n```",
+        "```{code-block} python\nx = 1\n```",
+        "```pycon\n>>> x = 1\n```",
+        "```\nx = 1\n```",
+        "Text\n\n    x = 1\n",
+    ],
+)
+def test_code_cannot_evade_being_run(text):
+    with pytest.raises(ValueError, match="line"):
+        blocks(text)
+
+
+def test_make_targets_are_read_from_rules():
+    assert make_targets("A := b\nexport X := y\ntest: $(S) ## run\n\tmake x\n.PHONY: test\nv:=1\n") == {
+        "test"
+    }
