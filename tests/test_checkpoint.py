@@ -58,6 +58,12 @@ def test_arrays_come_back_as_arrays(tmp_path, dtype):
     assert np.array_equal(back["a"], array.T) and back["scalar"] == array[0, 0] and back["zero"].shape == ()
 
 
+def test_names_with_dots_do_not_meet(tmp_path):
+    save_state(tmp_path / "s", {"a.b": torch.zeros(1), "a": {"b": torch.ones(1)}})
+    back = load_state(tmp_path / "s")
+    assert back["a.b"].item() == 0.0 and back["a"]["b"].item() == 1.0
+
+
 def test_a_generator_s_state_round_trips(tmp_path):
     generator = np.random.default_rng(3)
     generator.random(5)

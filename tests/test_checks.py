@@ -22,7 +22,7 @@ def test_missing_members_are_all_named():
         check_learner(Half())
     text = str(caught.value)
     assert (
-        "Half misses act, add_head, bind, consolidation, problems, set_env, td_errors, unbind, values;"
+        "Half misses act, add_head, bind, consolidation, prepare, problems, set_env, td_errors, unbind, values;"
         in text
     )
     assert "QLearner(" in text

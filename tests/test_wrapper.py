@@ -93,6 +93,24 @@ def test_distillation_keeps_the_first_task(states):
         assert owl.evaluate(env, task=name, seed=0).mean_return / env.length >= 0.95
 
 
+def test_current_distillation_sees_what_the_network_sees():
+    script, seen = make_script(), []
+
+    def double(observation):
+        seen.append(observation)
+        return 2 * observation
+
+    learner = script.learner(preprocess=double)
+    owl = OwlWrapper(learner, regularizer=DistillationRegularizer(1.0, states="current", batch_size=8, seed=0))
+    with owl.task("same"):
+        train(script, TASKS["same"], 40)
+    with owl.task("next"):
+        train(script, TASKS["next"], 40)
+        rows = owl._sample(8)
+        assert torch.equal(rows.observation.amax(1), torch.full((8,), 2.0))
+    assert len(seen) > 0
+
+
 # ------------------------------------------------------------------------- one task, bare
 
 

@@ -110,11 +110,10 @@ def set_rng_state(state: dict[str, Any]) -> None:
 def _flatten(value: object, where: str, tensors: dict[str, Tensor]) -> Any:
     """``value`` as JSON; tensors and arrays go to ``tensors`` and leave their key behind."""
     if isinstance(value, Tensor):
-        tensors[where] = value.detach().cpu().contiguous().clone()
-        return {"tensor": where}
+        return {"tensor": _put(tensors, where, value.detach().cpu().contiguous().clone())}
     if isinstance(value, np.ndarray):
-        tensors[where] = torch.from_numpy(np.ascontiguousarray(value)).clone().reshape(value.shape)
-        return {"array": where}
+        copied = torch.from_numpy(np.ascontiguousarray(value)).clone().reshape(value.shape)
+        return {"array": _put(tensors, where, copied)}
     if isinstance(value, np.generic):
         return _flatten(value.item(), where, tensors)
     if isinstance(value, dict):
@@ -128,6 +127,13 @@ def _flatten(value: object, where: str, tensors: dict[str, Tensor]) -> Any:
         f"save_state: {where} is a {type(value).__name__}; expected tensors, arrays, numbers, strings, None, "
         "lists and dicts; return such from state_dict()"
     )
+
+
+def _put(tensors: dict[str, Tensor], where: str, tensor: Tensor) -> str:
+    # numbered: names may have dots of their own, so paths alone could meet
+    name = f"{len(tensors)}:{where}"
+    tensors[name] = tensor
+    return name
 
 
 def _key(key: object, where: str) -> str | int:

@@ -120,7 +120,7 @@ class Regularizer(Stateful, Protocol):
     """Keeps what was learned: a penalty that grows as the networks move away from it."""
 
     def bind(self, networks: Mapping[str, MultiHead], sample: Callable[[int], Transitions]) -> None:
-        """Learn which networks are guarded and where rows of the current task come from."""
+        """Learn which networks are guarded and where prepared rows of the current task come from."""
         ...
 
     def consolidate(self, task: str, context: Mapping[str, Consolidation]) -> None:
@@ -157,7 +157,7 @@ class TaskReplay(Stateful, Protocol):
         ...
 
     def sample_distinct(self, limit: int) -> Transitions:
-        """Up to ``limit`` different rows of the current task; all of them if there are fewer."""
+        """Up to ``limit`` different one-step rows of the current task; all if there are fewer."""
         ...
 
     def __len__(self) -> int: ...
@@ -268,6 +268,10 @@ class OffPolicyLearner(Protocol):
 
     def set_env(self, env: object) -> None:
         """Train in ``env`` from now on."""
+        ...
+
+    def prepare(self, observation: Tensor) -> Tensor:
+        """What the networks are called with for a batch of raw observations."""
         ...
 
     def act(self, observation: Tensor, heads: Tensor) -> Tensor:

@@ -172,17 +172,24 @@ class QLearner:
             "leave it out and step that environment inside the block"
         )
 
+    def prepare(self, observation: Tensor) -> Tensor:
+        """What the network is called with for a batch of raw observations."""
+        if self.preprocess is not None:
+            return self.preprocess(observation)
+        like = next(self.q.parameters())
+        return observation.to(device=like.device, dtype=like.dtype)
+
     def act(self, observation: Tensor, heads: Tensor) -> Tensor:
         """Greedy actions (B,), row ``b`` by head ``heads[b]``."""
         network = self._bound(self._heads)
         with torch.no_grad(), eval_mode(network.module):
-            return network.per_row(self._input(observation), heads=heads).argmax(-1)
+            return network.per_row(self.prepare(observation), heads=heads).argmax(-1)
 
     def values(self, observation: Tensor) -> Tensor:
         """The greedy value of every head, (H, B)."""
         network = self._bound(self._heads)
         with torch.no_grad(), eval_mode(network.module):
-            return max_q_value(network.all_heads(self._input(observation)))
+            return max_q_value(network.all_heads(self.prepare(observation)))
 
     def td_errors(self, transitions: Transitions, heads: np.ndarray) -> Tensor:
         """δ = target − Q(s, a), (len(heads), B), each head bootstrapped from itself (Eq. 1)."""
@@ -190,10 +197,10 @@ class QLearner:
         rows = len(transitions)
         with torch.no_grad(), eval_mode(*(h.module for h in (network, target) if h is not None)):
             both = torch.cat([transitions.observation, transitions.next_observation])
-            q = network.all_heads(self._input(both))  # (H, 2B, A): one trunk pass for both
+            q = network.all_heads(self.prepare(both))  # (H, 2B, A): one trunk pass for both
             next_q, next_target = q[:, rows:], q[:, rows:]
             if target is not None:
-                next_target = target.all_heads(self._input(transitions.next_observation))
+                next_target = target.all_heads(self.prepare(transitions.next_observation))
             value = double_q_value(next_q, next_target) if self.double else max_q_value(next_target)
             goal = td_target(*self._on(q, transitions), value)
             delta = goal - taken(q[:, :rows], transitions.action.to(q.device))
@@ -204,7 +211,7 @@ class QLearner:
         network = self._bound(self._heads)
         head = network.pointer.head
         goal = torch.cat([self._goal(rows[k : k + 4096], head) for k in range(0, len(rows), 4096)])
-        inputs = self._input(rows.observation)
+        inputs = self.prepare(rows.observation)
         return {
             "q": Consolidation(
                 network=network,
@@ -258,7 +265,7 @@ class QLearner:
         network = self._bound(self._heads)
         target = self._target_heads or network
         with torch.no_grad(), eval_mode(network.module, target.module):
-            observation = self._input(rows.next_observation)
+            observation = self.prepare(rows.next_observation)
             next_target = target(observation, head=head)
             value = max_q_value(next_target)
             if self.double:
@@ -268,15 +275,9 @@ class QLearner:
     def _on(self, like: Tensor, rows: Transitions) -> tuple[Tensor, Tensor, Tensor]:
         return rows.reward.to(like), rows.discount.to(like), rows.terminated.to(like.device)
 
-    def _input(self, observation: Tensor) -> Tensor:
-        if self.preprocess is not None:
-            return self.preprocess(observation)
-        like = next(self.q.parameters())
-        return observation.to(device=like.device, dtype=like.dtype)
-
     def _example(self) -> Tensor | None:
         shape = getattr(self.replay, "observation_shape", None)
-        return None if shape is None else self._input(torch.zeros(1, *shape))
+        return None if shape is None else self.prepare(torch.zeros(1, *shape))
 
     def _bound(self, heads: HeadedQ | None) -> HeadedQ:
         if heads is None:

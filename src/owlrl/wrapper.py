@@ -6,6 +6,7 @@ import copy
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from owlrl.checkpoint import load_state, save_state, set_rng_state
@@ -325,4 +326,8 @@ tasks=['left', 'right'])
 
     def _sample(self, batch_size: int) -> Transitions:
         assert self.replay is not None
-        return self.replay.sample(min(batch_size, len(self.replay)))
+        rows = self.replay.sample(min(batch_size, len(self.replay)))
+        observation, following = (
+            self.learner.prepare(seen) for seen in (rows.observation, rows.next_observation)
+        )
+        return replace(rows, observation=observation, next_observation=following)

@@ -14,7 +14,11 @@ from owlrl.types import HeadPointer
 
 @settings(deadline=None, max_examples=30)
 @given(
-    heads=st.integers(1, 5), batch=st.integers(0, 4), outputs=st.integers(1, 3), inputs=st.integers(1, 4), bias=st.booleans()
+    heads=st.integers(1, 5),
+    batch=st.integers(0, 4),
+    outputs=st.integers(1, 3),
+    inputs=st.integers(1, 4),
+    bias=st.booleans(),
 )
 def test_products_equal_the_loop(heads, batch, outputs, inputs, bias):
     x, w = torch.randn(batch, inputs).double(), torch.randn(heads, outputs, inputs).double()
@@ -36,7 +40,10 @@ def test_the_stack_shares_memory_with_the_layers(bias):
         assert torch.equal(weight[2], layers[2].weight)
         again, _ = stack.weights(layers)
         assert again.data_ptr() == weight.data_ptr()
-        assert copy.deepcopy(stack).weights([copy.deepcopy(layer) for layer in layers])[0].data_ptr() != weight.data_ptr()
+        assert (
+            copy.deepcopy(stack).weights([copy.deepcopy(layer) for layer in layers])[0].data_ptr()
+            != weight.data_ptr()
+        )
 
 
 def test_padding_is_never_the_greedy_action():
@@ -49,7 +56,9 @@ def test_a_promoted_layer_answers_for_each_kind_of_pointer():
     layer = MultiHeadLinear.promote(nn.Linear(2, 3), pointer)
     assert layer.add_head(nn.Linear(2, 3)) == 1 and layer.num_heads == 2
     x = torch.randn(4, 2)
-    each = torch.stack([nn.functional.linear(x, layer.linear(k).weight, layer.linear(k).bias) for k in range(2)])
+    each = torch.stack(
+        [nn.functional.linear(x, layer.linear(k).weight, layer.linear(k).bias) for k in range(2)]
+    )
     torch.testing.assert_close(layer(x), each[0])
     with pointer.at(1):
         torch.testing.assert_close(layer(x), each[1])

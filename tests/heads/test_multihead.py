@@ -281,7 +281,11 @@ def test_bad_arguments_are_named_all_at_once():
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"init": "warm"}, "init"), ({"num_actions": 0}, "num_actions"), ({"init": "copy", "num_actions": 3}, "copy")],
+    [
+        ({"init": "warm"}, "init"),
+        ({"num_actions": 0}, "num_actions"),
+        ({"init": "copy", "num_actions": 3}, "copy"),
+    ],
 )
 def test_bad_new_heads_change_nothing(options, message):
     q = make()
@@ -291,7 +295,7 @@ def test_bad_new_heads_change_nothing(options, message):
 
 
 def test_a_factory_must_make_modules():
-    with pytest.raises(OwlTypeError, match="expected an nn.Module"):
+    with pytest.raises(OwlTypeError, match=r"expected an nn\.Module"):
         MultiHeadQ(nn.Identity(), 2, 2, head=lambda f, a: "head")
 
 

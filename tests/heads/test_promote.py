@@ -130,8 +130,10 @@ def test_layers_that_cannot_have_heads_are_refused_with_the_candidates(name):
 
 
 def test_no_linear_and_unknown_shapes_are_refused():
-    with pytest.raises(OwlValueError, match="no nn.Linear produces the output"):
-        find_output_layers(nn.ReLU(), torch.zeros(1, 2, requires_grad=False) + nn.Parameter(torch.ones(1)).detach())
+    with pytest.raises(OwlValueError, match=r"no nn\.Linear produces the output"):
+        find_output_layers(
+            nn.ReLU(), torch.zeros(1, 2, requires_grad=False) + nn.Parameter(torch.ones(1)).detach()
+        )
     with pytest.raises(OwlValueError, match="pass example="):
         promote_output_layers(cnn())
     with pytest.raises(OwlValueError, match="there is no layer 'out'"):
@@ -167,7 +169,10 @@ def test_the_layer_keeps_identity_parameters_and_keys():
     assert network[2] is layer and layer.weight is weight and isinstance(layer, MultiHeadLinear)
     assert list(network.state_dict()) == keys
     heads.add_head()
-    assert [k for k in network.state_dict() if k not in keys] == ["2.extra_heads.0.weight", "2.extra_heads.0.bias"]
+    assert [k for k in network.state_dict() if k not in keys] == [
+        "2.extra_heads.0.weight",
+        "2.extra_heads.0.bias",
+    ]
 
 
 def test_target_and_deep_copies_follow_the_pointer():
@@ -250,7 +255,11 @@ def test_a_second_promotion_is_refused():
 @pytest.mark.parametrize("head", [-1, 1, True, 0.0, "a"])
 def test_bad_head_ids(head):
     heads = promote_output_layers(mlp())
-    for call in (lambda: heads(torch.zeros(1, 4), head=head), lambda: heads.head_parameters(head), lambda: heads.demote(head)):
+    for call in (
+        lambda: heads(torch.zeros(1, 4), head=head),
+        lambda: heads.head_parameters(head),
+        lambda: heads.demote(head),
+    ):
         with pytest.raises(OwlError, match="expected"):
             call()
 

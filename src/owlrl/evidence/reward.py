@@ -195,7 +195,10 @@ class RewardEvidence:
         self._actions = max(self._actions, actions)
 
     def _fit(self, x: Tensor, reward: Tensor) -> Weights:
-        first, last = nn.Linear(x.shape[1], self.hidden), nn.Linear(self.hidden, 1)
+        size = max(rms(reward.double().numpy()), _SMALLEST)  # rewards of any size are learned alike
+        # made without values, since the global generator that would draw them is not ours
+        first = nn.Linear(x.shape[1], self.hidden, device="meta").to_empty(device="cpu")
+        last = nn.Linear(self.hidden, 1, device="meta").to_empty(device="cpu")
         network = nn.Sequential(first, nn.ReLU(), last)
         for layer in (first, last):
             bound = layer.in_features**-0.5
@@ -209,12 +212,16 @@ class RewardEvidence:
             if len(rewarded):  # rewards are rare where they tell most
                 half = self.batch_size // 2
                 index[:half] = rewarded[torch.randint(len(rewarded), (half,), generator=self._generator)]
-            loss = F.mse_loss(network(x[index]).squeeze(1), reward[index])
+            loss = F.mse_loss(network(x[index]).squeeze(1), reward[index] / size)
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             schedule.step()
         if not torch.isfinite(last.weight).all():
-            raise OwlValueError("RewardEvidence.calibrate: the predictor diverged; are rewards of sane size?")
-        parameters = {"w1": first.weight, "b1": first.bias, "w2": last.weight[0], "b2": last.bias[0]}
+            raise OwlValueError(
+                "RewardEvidence.calibrate: the predictor diverged; are observations of sane size? "
+                "pass encode= to bring them to about 1"
+            )
+        out, offset = size * last.weight[0], size * last.bias[0]
+        parameters = {"w1": first.weight, "b1": first.bias, "w2": out, "b2": offset}
         return {name: p.detach().clone()[None] for name, p in parameters.items()}

@@ -1,0 +1,142 @@
+"""The gradient of EWC per update: one merged quadratic in a hook against a loop over tasks in the loss.
+
+    python benchmarks/ewc.py [--quick]
+
+The paper's network with a head per task, one thread. Only the penalty is timed: for the loop, the sum
+over tasks and its backward pass; for ours, the hook that `attach` puts before the optimizer's step.
+Contestants take turns and the median block counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from owlrl.heads import MultiHeadQ
+from owlrl.protocols import Consolidation
+from owlrl.regularizers import EWCRegularizer, ewc_penalty
+from owlrl.td import taken
+
+TASKS = (1, 5, 20)
+STRENGTH = 500.0
+Row = tuple[str, float, float, float]
+Terms = list[tuple[dict[str, Tensor], dict[str, Tensor]]]
+
+
+class ChannelsFirst(nn.Module):
+    def forward(self, observation: Tensor) -> Tensor:
+        return observation.permute(0, 3, 1, 2)
+
+
+class NoStep(Optimizer):
+    """Holds parameters and moves none: what is left of a step are its hooks."""
+
+    def __init__(self, parameters: list[nn.Parameter]) -> None:
+        super().__init__(parameters, {})
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        pass
+
+
+def paper_network() -> MultiHeadQ:
+    convolutions = [
+        nn.Conv2d(3, 16, 2), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, 2), nn.ReLU(), nn.Conv2d(32, 64, 2), nn.ReLU(), nn.Flatten(),
+    ]  # fmt: skip
+    trunk = nn.Sequential(ChannelsFirst(), *convolutions, nn.Linear(64, 200), nn.ReLU())
+    return MultiHeadQ(trunk, 200, 3, dueling=True)
+
+
+def learned(tasks: int) -> tuple[MultiHeadQ, EWCRegularizer]:
+    """A network with ``tasks`` consolidated tasks at the start of one more, all gradients there."""
+    q, ewc = paper_network(), EWCRegularizer(STRENGTH)
+    for task in range(tasks):
+        q.activate(task)
+        observation, action = torch.rand(64, 7, 7, 3), torch.randint(0, 3, (64,))
+        ewc.consolidate(str(task), {"q": Consolidation(q, task, (observation,), (action,), taken, taken)})
+        with torch.no_grad():
+            for parameter in q.parameters():
+                parameter.add_(0.01 * torch.randn_like(parameter))
+        q.add_head()
+    q.activate(tasks)
+    q(torch.rand(32, 7, 7, 3)).sum().backward()
+    return q, ewc
+
+
+def loop_over_tasks(q: MultiHeadQ, terms: Terms) -> Callable[[], None]:
+    """The plain way: every task's penalty is part of the loss, and autograd finds the gradient."""
+
+    def update() -> None:
+        own = {**q.shared_parameters(), **q.head_parameters(q.pointer.head)}
+        penalty = torch.zeros(())
+        for importance, anchor in terms:
+            for name, f in importance.items():
+                if name in own:
+                    penalty = penalty + ewc_penalty(own[name], f, anchor[name], STRENGTH)
+        penalty.backward()
+
+    return update
+
+
+def medians(
+    contestants: Sequence[Callable[[], object]], *, repeats: int, calls: Sequence[int]
+) -> list[float]:
+    """Milliseconds per call of each contestant: blocks of calls, taken in turns."""
+    seconds: list[list[float]] = [[] for _ in contestants]
+    for _ in range(repeats):
+        for call, count, times in zip(contestants, calls, seconds, strict=True):
+            call()
+            start = time.perf_counter()
+            for _ in range(count):
+                call()
+            times.append((time.perf_counter() - start) / count)
+    return [1e3 * statistics.median(times) for times in seconds]
+
+
+def main(*, quick: bool = False) -> list[Row]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return _measure(quick)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _measure(quick: bool) -> list[Row]:
+    torch.manual_seed(0)
+    contestants: list[Callable[[], object]] = []
+    for tasks in TASKS:
+        q, ewc = learned(tasks)
+        terms = [(t["importance"], t["anchor"]) for t in ewc.state_dict()["terms"]["q"].values()]
+        optimizer = NoStep(list(q.parameters()))
+        ewc.attach(optimizer)
+        contestants += [loop_over_tasks(q, terms), optimizer.step]
+    calls = [
+        max(2, (20 if quick else 100) // TASKS[k // 2]) if k % 2 == 0 else 200
+        for k in range(len(contestants))
+    ]
+    times = medians(contestants, repeats=3 if quick else 15, calls=calls)
+    rows = [
+        (f"EWC gradient, {tasks} task{'s' * (tasks > 1)}, ms", plain, ours, plain / ours)
+        for tasks, plain, ours in zip(TASKS, times[::2], times[1::2], strict=True)
+    ]
+    rows.append(("ours with 20 tasks against ours with 1, ms", times[1], times[-1], times[1] / times[-1]))
+    return rows
+
+
+def show(rows: Sequence[Row]) -> None:
+    print(f"{'EWC (baseline: loop over tasks in the loss)':52}{'baseline':>12}{'owlrl':>12}{'ratio':>10}")
+    for name, baseline, ours, ratio in rows:
+        print(f"{name:52}{baseline:12.4f}{ours:12.4f}{ratio:9.2f}x")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="fewer repeats: does it run at all")
+    show(main(quick=parser.parse_args().quick))

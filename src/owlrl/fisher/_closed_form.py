@@ -1,0 +1,190 @@
+"""Sums of squared per-row gradients from one forward and one backward pass of a batch.
+
+A linear layer's gradient for row b is an outer product of what went in and of the gradient that
+came back, so its square needs no gradient per row: Σ_b (g_b x_bᵀ)² = (g²)ᵀ(x²). A convolution is
+the same product on patches. Both are caught where they are computed, at ``F.linear`` and
+``F.conv2d``, so it does not matter which module calls them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.overrides import TorchFunctionMode
+
+from owlrl.errors import OwlValueError
+from owlrl.fisher._problem import Problem, Rows, Sums, accumulator
+
+__all__ = ["NotExactError", "closed_form", "sum_of_squares"]
+
+ELEMENTS = 1 << 18  # patches or per-row gradients of one layer held at once
+
+
+class NotExactError(OwlValueError):
+    """The closed form would miss or mix something in this network."""
+
+    def __init__(self, reason: str, *, method: str = "hooks") -> None:
+        super().__init__(
+            f'squared_gradients: method="{method}" is not exact here: {reason}; use method="auto"'
+        )
+
+
+@dataclass(frozen=True)
+class _Call:
+    """One F.linear or F.conv2d as products over L positions in G groups: (O, L) by (L, K) per row."""
+
+    input: Tensor
+    weight: Tensor
+    bias: Tensor | None
+    edge: GradientEdge  # where the output's gradient comes back, whatever happens to the output
+    patches: Callable[[Tensor], Tensor]  # input -> (B, G, L, K)
+    gradients: Callable[[Tensor], Tensor]  # the output's gradient -> (B, G, O, L)
+    as_weight: Callable[[Tensor], Tensor]  # (G, O, K) -> the weight's shape
+
+
+class _Recorder(TorchFunctionMode):
+    """Keeps the linear and convolution calls of the forward pass made inside it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[_Call] = []
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        output = func(*args, **kwargs)
+        describe = _DESCRIBE.get(func)
+        if describe is not None and output.requires_grad:
+            self.calls.append(describe(get_gradient_edge(output), *args, **kwargs))
+        return output
+
+
+def _linear(edge: GradientEdge, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> _Call:
+    def positions(x: Tensor) -> Tensor:  # (B, ..., I) -> (B, 1, L, I)
+        return x.reshape(x.shape[0], 1, -1, x.shape[-1])
+
+    def gradients(g: Tensor) -> Tensor:
+        return positions(g).transpose(2, 3)
+
+    def as_weight(total: Tensor) -> Tensor:
+        return total[0]
+
+    return _Call(input, weight, bias, edge, positions, gradients, as_weight)
+
+
+def _conv2d(
+    edge: GradientEdge,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> _Call:
+    if input.dim() != 4 or isinstance(padding, str):
+        raise NotExactError(f"a convolution of a {input.dim()}-dimensional input with padding={padding!r}")
+    strides, dilations, pads = _pair(stride), _pair(dilation), _pair(padding)
+    kernel = weight.shape[2:]
+
+    def patches(x: Tensor) -> Tensor:
+        if any(pads):
+            x = F.pad(x, (pads[1], pads[1], pads[0], pads[0]))
+        for axis in (0, 1):  # views; F.unfold costs several times as much on small images
+            reach = dilations[axis] * (kernel[axis] - 1) + 1
+            x = x.unfold(2 + axis, reach, strides[axis])[..., :: dilations[axis]]
+        # (B, G, C, H', W', kh, kw) -> (B, G, L, kh * kw * C): channels innermost copy fastest
+        x = torch.unflatten(x, 1, (groups, -1)).permute(0, 1, 3, 4, 5, 6, 2)
+        return x.flatten(4).flatten(2, 3)
+
+    def gradients(g: Tensor) -> Tensor:  # (B, O, H', W')
+        return torch.unflatten(g.flatten(2), 1, (groups, -1))
+
+    def as_weight(total: Tensor) -> Tensor:
+        return torch.unflatten(total, 2, (*kernel, -1)).permute(0, 1, 4, 2, 3).flatten(0, 1)
+
+    return _Call(input, weight, bias, edge, patches, gradients, as_weight)
+
+
+_DESCRIBE: dict[Any, Callable[..., _Call]] = {F.linear: _linear, F.conv2d: _conv2d}
+
+
+def _pair(value: Any) -> tuple[int, int]:
+    sizes = (value,) if isinstance(value, int) else tuple(value)
+    return (sizes[0], sizes[-1])
+
+
+def sum_of_squares(g: Tensor, x: Tensor) -> Tensor:
+    """``Σ_b (g_b x_b)²`` of products of the last two axes: g (B, G, O, L), x (B, G, L, K) → (G, O, K)."""
+    if g.shape[-1] == 1:  # the square of an outer product is the outer product of the squares
+        return torch.einsum("bgo,bgk->gok", g[..., 0].square(), x[:, :, 0].square())
+    return torch.matmul(g, x).square_().sum(0)
+
+
+def closed_form(problem: Problem, rows: Rows) -> Sums:
+    """Sums over ``rows``, or `NotExactError`."""
+    with _Recorder() as recorder:
+        values = problem.values(rows)
+    named = {id(p): name for name, p in problem.parameters.items()}
+    calls = [c for c in recorder.calls if id(c.weight) in named or id(c.bias) in named]
+    used = _uses(values.grad_fn, named)
+    computed = Counter(named[id(p)] for c in calls for p in (c.weight, c.bias) if id(p) in named)
+    sums = {name: accumulator(p) for name, p in problem.parameters.items()}
+    if not used:
+        return sums
+    edges = [c.edge for c in calls]
+    grads = torch.autograd.grad(values.sum(), edges, allow_unused=True) if edges else ()
+    reached = Counter[str]()
+    for call, grad in zip(calls, grads, strict=True):
+        if grad is not None:
+            reached.update(_add(call, grad, named, sums, len(rows)))
+    for name, times in used.items():
+        if times != 1 or computed[name] != 1 or reached[name] != 1:
+            raise NotExactError(f"{name!r} takes part {times} times, or not as a linear or conv2d layer")
+    return sums
+
+
+def _add(call: _Call, grad: Tensor, named: dict[int, str], sums: Sums, rows: int) -> Iterable[str]:
+    """Add one call's share to ``sums``; the names it was for."""
+    if call.input.shape[0] != rows or grad.shape[0] != rows:
+        raise NotExactError(f"a layer is called with {call.input.shape[0]} rows where there are {rows}")
+    weight, bias = named.get(id(call.weight)), named.get(id(call.bias))
+    grad = call.gradients(grad)
+    if weight is not None:
+        total, positions = sums[weight], grad.shape[-1]
+        patch = total[0].numel() * grad.shape[1] * positions
+        step = max(1, ELEMENTS // (patch if positions == 1 else max(patch, total.numel())))
+        for start in range(0, rows, step):
+            g = grad[start : start + step].to(total.dtype)
+            x = call.patches(call.input.detach()[start : start + step]).to(total.dtype)
+            total += call.as_weight(sum_of_squares(g, x))
+    if bias is not None:
+        total = sums[bias]
+        total += grad.to(total.dtype).sum(-1).square().sum(0).flatten()
+    return [name for name in (weight, bias) if name is not None]
+
+
+def _uses(root: Any, named: dict[int, str]) -> Counter[str]:
+    """How many places in the graph below ``root`` each named parameter feeds."""
+    count = Counter[str]()
+    seen, waiting = set(), [root]
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        for parent, _ in node.next_functions:
+            variable = getattr(parent, "variable", None)
+            if variable is None:
+                waiting.append(parent)
+            elif id(variable) in named:
+                count[named[id(variable)]] += 1
+    return count

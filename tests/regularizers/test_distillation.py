@@ -1,0 +1,570 @@
+"""`DistillationRegularizer` against the penalty written out row by row."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.optim import SGD, Adam
+
+from owlrl.checkpoint import load_state, save_state
+from owlrl.errors import NonFiniteError, OwlStateError, OwlTypeError, OwlValueError
+from owlrl.heads import MultiHeadQ, promote_output_layers
+from owlrl.protocols import Consolidation, Regularizer
+from owlrl.regularizers import DistillationRegularizer, distillation_loss
+from owlrl.regularizers._memory import Memory, TaskMemory
+from owlrl.td import taken
+from owlrl.types import Transitions
+from tests.regularizers.helpers import (
+    OPTIMIZERS,
+    NoStep,
+    assert_same_tree,
+    context,
+    gradients,
+    jolt,
+    make_q,
+    observations,
+    transitions,
+    weights,
+)
+
+
+def after(
+    tasks: list[int], *, moved: bool = True, **options: object
+) -> tuple[MultiHeadQ, DistillationRegularizer, dict[int, Tensor]]:
+    """A network that learned the given heads' tasks; what each head then answered on its own rows."""
+    q = make_q(max(tasks) + 2)
+    regularizer, answers = DistillationRegularizer(2.0, seed=0, **options), {}
+    for visit, head in enumerate(tasks):
+        c = context(q, head, seed=head)
+        regularizer.consolidate(f"task {head}", {"q": c})
+        with torch.no_grad():
+            answers[head] = q(c.inputs[0], head=head).clone()
+        if moved:
+            jolt(q, seed=visit)
+    return q, regularizer, answers
+
+
+def train_step(q: MultiHeadQ, penalty: Tensor | float = 0.0, seed: int = 9) -> None:
+    (q(observations(seed=seed)).square().mean() + penalty).backward()
+
+
+# --- the formula ------------------------------------------------------------
+
+
+@settings(max_examples=60)
+@given(st.integers(1, 4), st.integers(1, 4), st.integers(0, 2), st.data())
+def test_loss_is_the_mean_over_rows_of_the_mean_over_outputs(rows, width, wider, data):
+    counts = data.draw(st.lists(st.integers(1, width), min_size=rows, max_size=rows))
+    output = torch.randn(
+        rows, width + wider, dtype=torch.float64, generator=torch.Generator().manual_seed(rows)
+    )
+    output.requires_grad_(True)
+    stored = torch.randn(rows, width, dtype=torch.float64, generator=torch.Generator().manual_seed(width))
+    expected = 0.0
+    for row, count in enumerate(counts):
+        stored[row, count:] = -torch.inf
+        expected += (
+            sum(float(output[row, k].detach() - stored[row, k]) ** 2 for k in range(count)) / count / rows
+        )
+    padded = output.masked_fill(torch.arange(width + wider) >= torch.tensor(counts)[:, None], -torch.inf)
+    loss = distillation_loss(padded, stored)
+    assert loss.item() == pytest.approx(expected, rel=1e-12)
+    loss.backward()
+    assert output.grad.isfinite().all()
+
+
+def test_memory_penalty_is_the_mean_over_all_rows_if_it_has_one_row_per_task():
+    q, regularizer, answers = after([0, 1, 2], memory_size=1, batch_size=6)
+    q.activate(3)
+    expected = sum(
+        float((q(observations(seed=h)[:1], head=h) - answers[h][:1]).square().mean().detach())
+        for h in (0, 1, 2)
+    )
+    assert regularizer.penalty().item() == pytest.approx(2.0 * expected / 3, rel=1e-12)
+
+
+def test_memory_penalty_estimates_the_mean_over_tasks():
+    q, regularizer, answers = after([0, 1], batch_size=64)
+    q.activate(2)
+    means = [float((q(observations(seed=h), head=h) - answers[h]).square().mean().detach()) for h in (0, 1)]
+    drawn = np.mean([regularizer.penalty().item() for _ in range(200)])
+    assert drawn == pytest.approx(2.0 * np.mean(means), rel=0.03)
+
+
+def test_the_active_task_is_not_held():
+    q, regularizer, answers = after([0, 1], memory_size=1, batch_size=4)
+    q.activate(1)
+    expected = float((q(observations(seed=0)[:1], head=0) - answers[0][:1]).square().mean().detach())
+    assert regularizer.penalty().item() == pytest.approx(2.0 * expected, rel=1e-12)
+    q, regularizer, _ = after([0])
+    q.activate(0)
+    assert regularizer.penalty().item() == 0
+
+
+def test_a_revisit_replaces_what_was_kept():
+    q, regularizer, _ = after([0, 1])
+    regularizer.consolidate("task 0", {"q": context(q, 0, rows=3, seed=5)})
+    kept = regularizer.state_dict()["kept"]["q"]
+    assert list(kept) == ["task 0", "task 1"]
+    assert torch.equal(kept["task 0"]["inputs"][0], observations(3, seed=5))
+    with torch.no_grad():
+        assert torch.equal(kept["task 0"]["outputs"], q(observations(3, seed=5), head=0))
+
+
+def test_memory_is_limited_and_computed_in_evaluation_mode():
+    torch.manual_seed(0)
+    q = MultiHeadQ(nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5)), 4, 2).double().train()
+    regularizer, seed = DistillationRegularizer(1.0, memory_size=3), torch.get_rng_state()
+    regularizer.consolidate("one", {"q": context(q, 0, rows=9)})
+    kept = regularizer.state_dict()["kept"]["q"]["one"]
+    assert torch.equal(kept["inputs"][0], observations(9)[[0, 3, 6]])
+    assert torch.equal(torch.get_rng_state(), seed)
+    q.activate(q.add_head())
+    assert regularizer.penalty().item() == pytest.approx(0, abs=1e-20)  # dropout would make it large
+    assert all(m.training for m in q.modules())
+
+
+def test_heads_of_different_size():
+    torch.manual_seed(0)
+    q = MultiHeadQ(nn.Linear(3, 4), 4, 2).double()
+    q.add_head(num_actions=5)
+    q.add_head(num_actions=3)
+    regularizer, answers = DistillationRegularizer(2.0, memory_size=1, batch_size=2), {}
+    for head in (0, 1):
+        c = context(q, head, seed=head)
+        regularizer.consolidate(str(head), {"q": c})
+        with torch.no_grad():
+            answers[head] = q(c.inputs[0][:1], head=head).clone()
+    jolt(q)
+    q.activate(2)
+    penalty = regularizer.penalty()
+    expected = sum(
+        float((q(observations(seed=h)[:1], head=h) - answers[h]).square().mean().detach()) for h in (0, 1)
+    )
+    assert penalty.item() == pytest.approx(2.0 * expected / 2, rel=1e-12)
+    penalty.backward()
+    assert q.heads[1].bias.grad.abs().min() > 0 and q.heads[2].bias.grad is None
+    state = regularizer.state_dict()["kept"]["q"]
+    assert [tuple(t["outputs"].shape) for t in state.values()] == [(1, 2), (1, 5)]
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(1, 5)), min_size=1, max_size=6),
+    st.integers(1, 20),
+    st.integers(0, 3),
+)
+def test_draws_are_spread_evenly_and_come_from_the_right_rows(tasks, batch_size, active):
+    memory = Memory(
+        {
+            str(k): TaskMemory(
+                head, (torch.full((size, 1), k), torch.arange(size)), torch.full((size, 2), float(k))
+            )
+            for k, (head, size) in enumerate(tasks)
+        }
+    )
+    others = [k for k, (head, _) in enumerate(tasks) if head != active]
+    rng = np.random.default_rng(0)
+    drawn = memory.draw(batch_size, active, rng)
+    if not others:
+        assert drawn is None
+        return
+    of_row = drawn.outputs[:, 0].long().tolist()
+    assert len(of_row) == batch_size
+    counts = [of_row.count(k) for k in others]
+    assert sum(counts) == batch_size and max(counts) - min(counts) <= 1
+    assert drawn.inputs[0][:, 0].long().tolist() == of_row
+    assert drawn.heads.tolist() == [tasks[k][0] for k in of_row]
+    assert all(row < tasks[k][1] for k, row in zip(of_row, drawn.inputs[1].tolist(), strict=True))
+
+
+def test_every_task_gets_its_turn_when_there_are_more_than_rows():
+    memory = Memory({str(k): TaskMemory(k, (torch.zeros(2, 1),), torch.zeros(2, 1)) for k in range(8)})
+    rng = np.random.default_rng(0)
+    heads = torch.cat([memory.draw(3, 0, rng).heads for _ in range(400)])
+    counts = torch.bincount(heads, minlength=8)
+    assert counts[0] == 0 and counts[1:].min() > 0.75 * 1200 / 7
+
+
+# --- the hook ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("states", ["memory", "current"])
+@pytest.mark.parametrize("scale", [None, 8.0])
+def test_hook_adds_the_gradient_of_the_penalty(states, scale):
+    q, regularizer, _ = after([0, 1], states=states)
+    regularizer.bind({"q": q}, lambda n: transitions(n, seed=3))
+    q.activate(2)
+    twin = DistillationRegularizer(2.0, states=states)
+    twin.load_state_dict(regularizer.state_dict())
+    twin.bind({"q": q}, lambda n: transitions(n, seed=3))
+    train_step(q)
+    plain = gradients(q)
+    twin.penalty().backward()
+    expected = gradients(q)
+    q.zero_grad()
+    optimizer = NoStep(q.parameters())
+    if scale is not None:
+        optimizer.grad_scale = torch.tensor(scale)  # as a GradScaler leaves it for fused optimizers
+    regularizer.attach(optimizer)
+    train_step(q)
+    optimizer.step()
+    for name, grad in gradients(q).items():
+        if expected[name] is None:
+            assert grad is None, name
+            continue
+        before = torch.zeros_like(grad) if plain[name] is None else plain[name]
+        torch.testing.assert_close(
+            grad - before, (scale or 1.0) * (expected[name] - before), rtol=1e-9, atol=1e-12
+        )
+    assert (q.heads[0].weight.grad is not None) == (states == "memory")
+    assert q.trunk[0].weight.grad.ne(plain["trunk.0.weight"]).any()
+
+
+def test_hook_leaves_parameters_of_others_and_frozen_ones_alone():
+    q, regularizer, _ = after([0])
+    q.activate(1)
+    q.trunk[0].bias.requires_grad_(False)
+    trunk, other = SGD(q.trunk.parameters(), lr=0.0), SGD(nn.Linear(1, 1).parameters(), lr=0.0)
+    regularizer.attach(trunk)
+    regularizer.attach(other)
+    state = regularizer.state_dict()["generator"]
+    other.step()
+    assert regularizer.state_dict()["generator"] == state  # nothing was drawn for it
+    trunk.step()
+    assert q.trunk[0].weight.grad is not None
+    assert q.trunk[0].bias.grad is None and q.heads[0].weight.grad is None
+    q.trunk.requires_grad_(False)
+    q.zero_grad()
+    trunk.step()
+    assert all(p.grad is None for p in q.parameters())
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+@pytest.mark.parametrize("states", ["memory", "current"])
+@pytest.mark.parametrize("set_to_none", [True, False])
+@pytest.mark.parametrize("attached", [True, False])
+def test_heads_that_are_not_held_are_bit_identical(kind, states, set_to_none, attached):
+    q, regularizer, _ = after([0], states=states)
+    regularizer.bind({"q": q}, lambda n: transitions(n, seed=3))
+    q.add_head()
+    q.activate(1)  # head 0 is held, head 1 trained, head 2 idle
+    optimizer = OPTIMIZERS[kind](list(q.parameters()))
+    if attached:
+        regularizer.attach(optimizer)
+    before = weights(q)
+    for step in range(4):
+        optimizer.zero_grad(set_to_none=set_to_none)
+        train_step(q, 0.0 if attached else regularizer.penalty(), seed=step)
+        optimizer.step()
+    now = weights(q)
+    assert torch.equal(now["heads.2.weight"], before["heads.2.weight"])
+    assert torch.equal(now["heads.0.weight"], before["heads.0.weight"]) == (states == "current")
+    assert not torch.equal(now["trunk.0.weight"], before["trunk.0.weight"])
+
+
+@pytest.mark.parametrize("states", ["memory", "current"])
+def test_with_one_task_training_is_bit_equal_to_bare(states):
+    results = []
+    for guarded in (False, True):
+        q = make_q(dtype=torch.float32)
+        optimizer = Adam(q.parameters(), lr=0.01)
+        regularizer = DistillationRegularizer(1e6, states=states)
+        if guarded:
+            regularizer.bind({"q": q}, lambda n: None)
+            regularizer.attach(optimizer)
+        for step in range(6):
+            optimizer.zero_grad()
+            q(observations(seed=step, dtype=torch.float32)).square().mean().backward()
+            optimizer.step()
+            if guarded and step == 3:  # a second visit of the only task
+                regularizer.consolidate("one", {"q": context(q, 0, dtype=torch.float32)})
+        results.append(weights(q))
+    assert_same_tree(*results)
+
+
+def test_attached_twice_is_refused_and_detach_detaches():
+    q, regularizer, _ = after([0])
+    q.activate(1)
+    optimizer = SGD(q.parameters(), lr=0.0)
+    regularizer.attach(optimizer)
+    with pytest.raises(OwlStateError, match="attached already"):
+        regularizer.attach(optimizer)
+    regularizer.detach()
+    optimizer.step()
+    assert all(p.grad is None for p in q.parameters())
+
+
+def test_one_optimizer_of_two_networks_and_strengths_of_each():
+    actor, critic, free = make_q(2, seed=1), make_q(2, seed=2), make_q(2, seed=3)
+    networks = {"actor": actor, "critic": critic, "free": free}
+    regularizer = DistillationRegularizer(
+        {"actor": 1.0, "critic": 10.0, "free": 0.0}, memory_size=1, batch_size=1
+    )
+    regularizer.consolidate("one", {name: context(n, 0) for name, n in networks.items()})
+    assert set(regularizer.state_dict()["kept"]) == {"actor", "critic"}
+    expected = 0.0
+    for name, network in networks.items():
+        with torch.no_grad():
+            before = network(observations()[:1], head=0)
+            jolt(network)
+            network.activate(1)
+            error = (network(observations()[:1], head=0) - before).square().mean()
+            expected += {"actor": 1.0, "critic": 10.0, "free": 0.0}[name] * float(error)
+    assert regularizer.penalty().item() == pytest.approx(expected, rel=1e-9)
+    optimizer = SGD([*actor.parameters(), *critic.parameters()], lr=0.0)
+    regularizer.attach(optimizer)
+    optimizer.step()
+    assert actor.trunk[0].weight.grad is not None and critic.trunk[0].weight.grad is not None
+
+
+def test_network_in_another_dtype_is_followed():
+    q, regularizer, _ = after([0], memory_size=1)
+    q.activate(1)
+    expected = regularizer.penalty().item()
+    q.float()
+    optimizer = SGD(q.parameters(), lr=0.0)
+    regularizer.attach(optimizer)
+    optimizer.step()
+    assert q.trunk[0].weight.grad.dtype == torch.float32
+    assert regularizer.penalty().item() == pytest.approx(expected, rel=1e-4)
+
+
+def test_parameters_that_take_no_part_get_no_gradient():
+    torch.manual_seed(0)
+    q = MultiHeadQ(nn.Linear(3, 4), 4, 2).double()
+    q.trunk.spare = nn.Parameter(torch.ones(1, dtype=torch.float64))
+    q.add_head()
+    regularizer = DistillationRegularizer(1.0)
+    regularizer.consolidate("one", {"q": context(q, 0)})
+    jolt(q)
+    q.activate(1)
+    optimizer = SGD(q.parameters(), lr=0.0)
+    regularizer.attach(optimizer)
+    optimizer.step()
+    assert q.trunk.weight.grad is not None and q.trunk.spare.grad is None
+
+
+# --- the paper's ablation ------------------------------------------------------
+
+
+def test_current_holds_the_previous_head_on_current_states():
+    q, regularizer, _ = after([0, 1], states="current", batch_size=7, moved=False)
+    frozen = copy.deepcopy(q)
+    jolt(q.trunk, seed=4)
+    asked = []
+
+    def sample(n: int) -> Transitions:
+        asked.append(n)
+        return transitions(n, seed=6)
+
+    regularizer.bind({"q": q}, sample)
+    q.activate(2)
+    x = observations(7, seed=6)
+    expected = (q(x, head=1) - frozen(x, head=1).detach()).square().mean()
+    got = regularizer.penalty()
+    assert asked == [7]
+    torch.testing.assert_close(got, 2.0 * expected, rtol=1e-12, atol=0)
+    got.backward()
+    (wanted,) = torch.autograd.grad(2.0 * expected, [q.trunk[0].weight])
+    torch.testing.assert_close(q.trunk[0].weight.grad, wanted, rtol=1e-9, atol=1e-14)
+    assert all(p.grad is None for p in q.heads.parameters())
+    q.activate(1)
+    assert regularizer.penalty().item() == 0 and asked == [7]
+
+
+def test_current_needs_rows_of_the_current_task_that_fit_the_network():
+    q, regularizer, _ = after([0], states="current")
+    q.activate(1)
+    with pytest.raises(OwlStateError, match=r"call bind\(networks, sample\)"):
+        regularizer.penalty()
+    raw = transitions(4)
+    for observation, message in (
+        (raw.observation.to(torch.uint8), r"\(\(3,\), torch\.uint8\).*expected.*torch\.float64"),
+        (raw.observation[:, :2], r"\(2,\).*expected.*\(3,\)"),
+    ):
+        regularizer.bind({"q": q}, lambda n, x=observation: dataclasses.replace(raw, observation=x))
+        with pytest.raises(OwlTypeError, match=message):
+            regularizer.penalty()
+    regularizer.bind({"q": q}, lambda n: transitions(n, dtype=torch.float32))
+    assert regularizer.penalty().dtype == torch.float64  # a float is a float
+
+
+class Critic(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.trunk, self.head = nn.Linear(5, 4), nn.Linear(4, 1)
+        self.register_buffer("shift", torch.ones(4), persistent=False)
+
+    def forward(self, observation: Tensor, action: Tensor, *more: Tensor) -> Tensor:
+        return self.head(torch.tanh(self.trunk(torch.cat([observation, action], -1)) + self.shift))
+
+
+def test_networks_of_observation_and_action():
+    torch.manual_seed(0)
+    critic = promote_output_layers(Critic(), layers=["head"])
+    critic.add_head()
+    x, a = torch.randn(6, 3), torch.randn(6, 2)
+    c = Consolidation(critic, 0, (x, a), (), lambda out: out[:, 0], lambda out: out[:, 0])
+    row = torch.zeros(6)
+    for states in ("memory", "current"):
+        regularizer = DistillationRegularizer(1.0, states=states, batch_size=6)
+        regularizer.consolidate("one", {"critic": c})
+        regularizer.bind({"critic": critic}, lambda n: Transitions(x, a, row, x, row.bool(), row))
+        with critic.pointer.at(1):
+            assert regularizer.penalty().item() == pytest.approx(0, abs=1e-12)
+            jolt(critic.module)
+            assert regularizer.penalty().item() > 1e-4
+    c = Consolidation(critic, 0, (x, a, a), (), lambda out: out[:, 0], lambda out: out[:, 0])
+    with pytest.raises(OwlValueError, match="takes 3 inputs"):
+        DistillationRegularizer(1.0, states="current").consolidate("one", {"critic": c})
+
+
+# --- saving --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("states", ["memory", "current"])
+def test_state_comes_back_to_the_bit_and_goes_on_alike(states, tmp_path):
+    q, regularizer, _ = after([0, 1], states=states)
+    regularizer.bind({"q": q}, lambda n: transitions(n, seed=3))
+    q.activate(2)
+    regularizer.penalty()
+    state = regularizer.state_dict()
+    save_state(tmp_path / "state", state)
+    later = DistillationRegularizer(2.0, states=states, seed=99)
+    later.load_state_dict(load_state(tmp_path / "state"))
+    assert_same_tree(later.state_dict(), state)
+    with pytest.raises(OwlStateError, match="not known; call bind"):
+        later.penalty()
+    optimizer = SGD(q.parameters(), lr=0.0)
+    later.attach(optimizer)
+    with pytest.raises(OwlStateError, match="not known; call bind"):
+        optimizer.step()
+    later.bind({"q": q}, lambda n: transitions(n, seed=3))
+    for _ in range(3):
+        assert torch.equal(later.penalty(), regularizer.penalty())
+
+
+def test_draws_depend_on_the_seed_alone():
+    torch.manual_seed(1)
+    same = [after([0], batch_size=2)[1] for _ in range(2)]
+    torch.manual_seed(2)
+    np.random.seed(3)
+    penalties = []
+    for regularizer in same:
+        regularizer._networks["q"].activate(1)
+        penalties.append([regularizer.penalty().item() for _ in range(4)])
+    assert penalties[0] == penalties[1] and len(set(penalties[0])) > 1
+
+
+@pytest.mark.parametrize("states", ["memory", "current"])
+def test_misfits_are_named_and_change_nothing(states):
+    q, regularizer, _ = after([0, 1], states=states)
+    state = regularizer.state_dict()
+    small = MultiHeadQ(nn.Sequential(nn.Linear(3, 7), nn.Tanh()), 7, 2).double()
+    for order in ("bind first", "load first"):
+        fresh = DistillationRegularizer(1.0, states=states)
+        steps = [lambda f=fresh: f.bind({"q": small}), lambda f=fresh: f.load_state_dict(state)]
+        first, second = steps if order == "bind first" else reversed(steps)
+        first()
+        with pytest.raises(OwlValueError, match="head 1 of network 'q', which has 1") as caught:
+            second()
+        assert ("trunk.0.weight" in str(caught.value)) == (states == "current")
+        assert (fresh.state_dict()["kept"] == {}) == (order == "bind first")
+    with pytest.raises(OwlValueError, match="kept for network 'q'; the networks are"):
+        regularizer.bind({"critic": q})
+    if states == "memory":
+        with pytest.raises(OwlValueError, match="which has 1"):
+            regularizer.consolidate("t", {"q": context(small, 0)})
+
+
+@pytest.mark.parametrize("states", ["memory", "current"])
+def test_bad_states_are_refused(states):
+    _, regularizer, _ = after([0], states=states)
+    before = regularizer.state_dict()
+    other = "current" if states == "memory" else "memory"
+    entry = {"head": 0, "inputs": [torch.zeros(2, 1)], "outputs": torch.zeros(3, 1)}
+    for change, message in [
+        ({"states": other}, f"state_dict is of states='{other}'"),
+        ({"kept": 3}, 'lacks "states"'),
+        ({"kept": {"q": 3}}, "cannot be read"),
+        ({"kept": {"q": {}}}, "cannot be read"),
+        ({"kept": {"q": {"t": entry}}}, "cannot be read"),
+        ({"generator": {}}, "generator cannot be read"),
+        ({"generator": None}, "generator cannot be read"),
+    ]:
+        with pytest.raises(OwlValueError, match=message):
+            regularizer.load_state_dict({**before, **change})
+        with pytest.raises(OwlValueError, match="expected what state_dict"):
+            regularizer.load_state_dict({})
+        assert_same_tree(regularizer.state_dict(), before)
+
+
+# --- bad input -------------------------------------------------------------------
+
+
+def test_constructor_names_all_problems_and_keeps_its_arguments():
+    with pytest.raises(OwlValueError, match="5 problems"):
+        DistillationRegularizer(-1.0, states="old", memory_size=True, batch_size=0, seed=-1)  # type: ignore[arg-type]
+    regularizer = DistillationRegularizer(3, states="current", memory_size=4, batch_size=5, seed=6)
+    kept = (regularizer.strength, regularizer.states, regularizer.memory_size, regularizer.batch_size)
+    assert (*kept, regularizer.seed) == (3, "current", 4, 5, 6)
+    assert isinstance(regularizer, Regularizer) and "states='current'" in repr(regularizer)
+
+
+def test_bad_consolidations_change_nothing():
+    q, regularizer, _ = after([0])
+    before = regularizer.state_dict()
+    c = context(q, 0)
+    with pytest.raises(OwlValueError, match="head is 7"):
+        regularizer.consolidate("t", {"q": Consolidation(q, 7, c.inputs, c.targets, c.output, c.loss)})
+    with pytest.raises(OwlValueError, match="unlike those of earlier tasks"):
+        regularizer.consolidate("t", {"q": context(q.float(), 0, dtype=torch.float32)})
+    q.double()
+    bad = context(q, 0)
+    bad.inputs[0][0] = torch.nan
+    with pytest.raises(NonFiniteError, match="outputs of head 0 of network 'q'"):
+        regularizer.consolidate("t", {"q": bad})
+    assert_same_tree(regularizer.state_dict(), before)
+    torch.manual_seed(0)
+    square = MultiHeadQ(nn.Identity(), 3, 2, head=lambda f, a: nn.Unflatten(1, (f, 1))).double()
+    object.__setattr__(square, "_parameters", {"p": nn.Parameter(torch.zeros(1))})
+    with pytest.raises(OwlValueError, match=r"gave \(6, 3, 1\); expected"):
+        DistillationRegularizer(1.0).consolidate(
+            "t", {"q": Consolidation(square, 0, (observations(),), (), taken, taken)}
+        )
+
+
+# --- what it is for -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("attached", [True, False])
+@pytest.mark.parametrize("states", ["memory", "current"])
+def test_the_first_tasks_answers_move_less_with_it(states, attached):
+    x, drift = observations(64), {}
+    for strength in (0.0, 100.0):
+        q = make_q(2)
+        regularizer = DistillationRegularizer(strength, states=states, seed=0)
+        optimizer = Adam(q.parameters(), lr=0.01)
+        if attached:
+            regularizer.attach(optimizer)
+        with torch.no_grad():
+            learned = q(x, head=0).clone()
+        regularizer.consolidate("one", {"q": context(q, 0, rows=64)})
+        regularizer.bind({"q": q}, lambda n: transitions(n, seed=n))
+        q.activate(1)
+        for step in range(100):
+            optimizer.zero_grad()
+            error = (q(observations(32, seed=step)) - 3.0).square().mean()
+            (error if attached else error + regularizer.penalty()).backward()
+            optimizer.step()
+        with torch.no_grad():
+            drift[strength] = float((q(x, head=0) - learned).square().mean())
+    assert drift[100.0] < 0.1 * drift[0.0]
