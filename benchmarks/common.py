@@ -6,14 +6,25 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from owlrl.heads import MultiHeadQ
 
-Row = tuple[str, float, float, float]
-"""What was measured, seconds the plain way, seconds our way, plain / ours."""
+
+class Row(NamedTuple):
+    """What was measured, how much it took the plain way and ours."""
+
+    name: str
+    plain: float
+    ours: float
+    unit: str = "ms"
+
+    @property
+    def ratio(self) -> float:
+        return self.plain / self.ours
 
 
 class ChannelsFirst(nn.Module):
@@ -37,23 +48,27 @@ def paper_network(heads: int = 1) -> MultiHeadQ:
     return q
 
 
-def side_by_side(contestants: Sequence[Callable[[], object]], *, rounds: int, calls: int) -> list[float]:
-    """Median seconds per call of each, measured in turns so that a busy machine slows all alike."""
+def side_by_side(
+    contestants: Sequence[Callable[[], object]], *, rounds: int, calls: int | Sequence[int]
+) -> list[float]:
+    """Median milliseconds of CPU time per call of each, in turns: a busy machine then slows all alike."""
+    counts = [calls] * len(contestants) if isinstance(calls, int) else calls
     for contestant in contestants:
         contestant()
     times: list[list[float]] = [[] for _ in contestants]
     for _ in range(rounds):
-        for k, contestant in enumerate(contestants):
-            start = time.perf_counter()
-            for _ in range(calls):
+        for contestant, count, seconds in zip(contestants, counts, times, strict=True):
+            start = time.process_time()
+            for _ in range(count):
                 contestant()
-            times[k].append((time.perf_counter() - start) / calls)
-    return [statistics.median(t) for t in times]
+            seconds.append((time.process_time() - start) / count)
+    return [1e3 * statistics.median(seconds) for seconds in times]
 
 
 def print_rows(rows: Sequence[Row]) -> None:
-    for name, plain, ours, ratio in rows:
-        print(f"{name:70} {plain * 1e3:10.4f} ms {ours * 1e3:10.4f} ms {ratio:8.2f}x", flush=True)
+    for row in rows:
+        figures = f"{row.plain:12.4g} {row.unit:>7} {row.ours:12.4g} {row.unit:>7} {row.ratio:9.3g}x"
+        print(f"{row.name:74}{figures}", flush=True)
 
 
 def command(main: Callable[..., list[Row]], description: str | None) -> None:

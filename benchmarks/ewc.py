@@ -9,12 +9,10 @@ Contestants take turns and the median block counts.
 
 from __future__ import annotations
 
-import argparse
-import statistics
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
+from common import Row, command, paper_network, side_by_side
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -25,13 +23,7 @@ from owlrl.td import taken
 
 TASKS = (1, 5, 20)
 STRENGTH = 500.0
-Row = tuple[str, float, float, float]
 Terms = list[tuple[dict[str, Tensor], dict[str, Tensor]]]
-
-
-class ChannelsFirst(nn.Module):
-    def forward(self, observation: Tensor) -> Tensor:
-        return observation.permute(0, 3, 1, 2)
 
 
 class NoStep(Optimizer):
@@ -42,15 +34,6 @@ class NoStep(Optimizer):
 
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         pass
-
-
-def paper_network() -> MultiHeadQ:
-    convolutions = [
-        nn.Conv2d(3, 16, 2), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(16, 32, 2), nn.ReLU(), nn.Conv2d(32, 64, 2), nn.ReLU(), nn.Flatten(),
-    ]  # fmt: skip
-    trunk = nn.Sequential(ChannelsFirst(), *convolutions, nn.Linear(64, 200), nn.ReLU())
-    return MultiHeadQ(trunk, 200, 3, dueling=True)
 
 
 def learned(tasks: int) -> tuple[MultiHeadQ, EWCRegularizer]:
@@ -84,31 +67,7 @@ def loop_over_tasks(q: MultiHeadQ, terms: Terms) -> Callable[[], None]:
     return update
 
 
-def medians(
-    contestants: Sequence[Callable[[], object]], *, repeats: int, calls: Sequence[int]
-) -> list[float]:
-    """Milliseconds per call of each contestant: blocks of calls, taken in turns."""
-    seconds: list[list[float]] = [[] for _ in contestants]
-    for _ in range(repeats):
-        for call, count, times in zip(contestants, calls, seconds, strict=True):
-            call()
-            start = time.perf_counter()
-            for _ in range(count):
-                call()
-            times.append((time.perf_counter() - start) / count)
-    return [1e3 * statistics.median(times) for times in seconds]
-
-
 def main(*, quick: bool = False) -> list[Row]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        return _measure(quick)
-    finally:
-        torch.set_num_threads(threads)
-
-
-def _measure(quick: bool) -> list[Row]:
     torch.manual_seed(0)
     contestants: list[Callable[[], object]] = []
     for tasks in TASKS:
@@ -121,22 +80,18 @@ def _measure(quick: bool) -> list[Row]:
         max(2, (20 if quick else 100) // TASKS[k // 2]) if k % 2 == 0 else 200
         for k in range(len(contestants))
     ]
-    times = medians(contestants, repeats=3 if quick else 15, calls=calls)
+    times = side_by_side(contestants, rounds=3 if quick else 15, calls=calls)
     rows = [
-        (f"EWC gradient, {tasks} task{'s' * (tasks > 1)}, ms", plain, ours, plain / ours)
+        Row(
+            f"EWC gradient per update, {tasks} task{'s' * (tasks > 1)}, against a loop in the loss",
+            plain,
+            ours,
+        )
         for tasks, plain, ours in zip(TASKS, times[::2], times[1::2], strict=True)
     ]
-    rows.append(("ours with 20 tasks against ours with 1, ms", times[1], times[-1], times[1] / times[-1]))
+    rows.append(Row("EWC gradient per update, our own cost with 1 task against 20", times[1], times[-1]))
     return rows
 
 
-def show(rows: Sequence[Row]) -> None:
-    print(f"{'EWC (baseline: loop over tasks in the loss)':52}{'baseline':>12}{'owlrl':>12}{'ratio':>10}")
-    for name, baseline, ours, ratio in rows:
-        print(f"{name:52}{baseline:12.4f}{ours:12.4f}{ratio:9.2f}x")
-
-
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="fewer repeats: does it run at all")
-    show(main(quick=parser.parse_args().quick))
+    command(main, __doc__)

@@ -9,14 +9,12 @@ and scaled: it takes a minute otherwise, and every row costs it the same.
 
 from __future__ import annotations
 
-import argparse
-import statistics
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from common import Row, command, paper_network, side_by_side
+from torch import Tensor
 
 from owlrl.fisher import squared_gradients
 from owlrl.heads import MultiHeadQ
@@ -24,21 +22,6 @@ from owlrl.td import taken
 
 ROWS = 60_000
 MEMORY_LIMIT = 200.0  # MB beside the rows themselves
-Row = tuple[str, float, float, float]
-
-
-class ChannelsFirst(nn.Module):
-    def forward(self, observation: Tensor) -> Tensor:
-        return observation.permute(0, 3, 1, 2)
-
-
-def paper_network() -> MultiHeadQ:
-    convolutions = [
-        nn.Conv2d(3, 16, 2), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(16, 32, 2), nn.ReLU(), nn.Conv2d(32, 64, 2), nn.ReLU(), nn.Flatten(),
-    ]  # fmt: skip
-    trunk = nn.Sequential(ChannelsFirst(), *convolutions, nn.Linear(64, 200), nn.ReLU())
-    return MultiHeadQ(trunk, 200, 3, dueling=True)
 
 
 def transitions(rows: int, distinct: int | None = None) -> tuple[Tensor, Tensor]:
@@ -62,17 +45,6 @@ def loop(q: MultiHeadQ, observation: Tensor, action: Tensor) -> list[Tensor]:
     return [sums / len(action) for sums in total]
 
 
-def medians(contestants: Sequence[Callable[[], object]], repeats: int) -> list[float]:
-    """Seconds per call of each contestant, taken in turns."""
-    seconds: list[list[float]] = [[] for _ in contestants]
-    for _ in range(repeats):
-        for call, times in zip(contestants, seconds, strict=True):
-            start = time.perf_counter()
-            call()
-            times.append(time.perf_counter() - start)
-    return [statistics.median(times) for times in seconds]
-
-
 def extra_memory(call: Callable[[], object]) -> float:
     """How many MB more than before the process held at the most during ``call`` (Linux; NaN elsewhere)."""
     status, clear = Path("/proc/self/status"), Path("/proc/self/clear_refs")
@@ -89,15 +61,6 @@ def extra_memory(call: Callable[[], object]) -> float:
 
 
 def main(*, quick: bool = False) -> list[Row]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        return _measure(quick)
-    finally:
-        torch.set_num_threads(threads)
-
-
-def _measure(quick: bool) -> list[Row]:
     rows, looped, repeats = (6_000, 100, 3) if quick else (ROWS, 600, 5)
     torch.manual_seed(0)
     q = paper_network()
@@ -116,28 +79,16 @@ def _measure(quick: bool) -> list[Row]:
         lambda: by("vmap"),
         lambda: by("auto", few_observations, few_actions),
     ]
-    plain, closed, vectorized, repeated = medians(contestants, repeats)
+    plain, closed, vectorized, repeated = side_by_side(contestants, rounds=repeats, calls=1)
     plain *= rows / looped
+    against = "against a loop over rows"
     return [
-        (f"closed form, {rows} rows, s", plain, closed, plain / closed),
-        (f"vmap, {rows} rows, s", plain, vectorized, plain / vectorized),
-        (f"{rows} rows, {rows // 100} of them distinct, s", plain, repeated, plain / repeated),
-        (
-            "closed form, extra memory against the limit, MB",
-            MEMORY_LIMIT,
-            memory,
-            MEMORY_LIMIT / max(memory, 1e-9),
-        ),
+        Row(f"Fisher of {rows} rows, closed form, {against}", plain, closed),
+        Row(f"Fisher of {rows} rows, vmap, {against}", plain, vectorized),
+        Row(f"Fisher of {rows} rows, {rows // 100} of them distinct, {against}", plain, repeated),
+        Row("Fisher, closed form, extra memory: the limit against what it took", MEMORY_LIMIT, memory, "MB"),
     ]
 
 
-def show(rows: Sequence[Row]) -> None:
-    print(f"{'Fisher (baseline: one row at a time)':52}{'baseline':>12}{'owlrl':>12}{'ratio':>10}")
-    for name, baseline, ours, ratio in rows:
-        print(f"{name:52}{baseline:12.3f}{ours:12.3f}{ratio:9.1f}x")
-
-
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="fewer rows and repeats: does it run at all")
-    show(main(quick=parser.parse_args().quick))
+    command(main, __doc__)

@@ -1,6 +1,6 @@
 """Every benchmark in one run, as a table: `make bench` prints it and writes benchmarks/RESULTS.md.
 
-    python benchmarks/run.py [--quick] [--output FILE]
+python benchmarks/run.py [--quick] [--output FILE]
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from common import Row, print_rows
 
 HEADER = """# Benchmarks
 
-Made by `make bench`: {command}, one thread. Each row was measured side by side in one run, the two sides taking turns;
-times are medians. "Plain" is the honest simple way, written beside the benchmark, or the other library that is named.
-Absolute times depend on the machine ({machine}; torch {torch}, numpy {numpy}, stable-baselines3 {sb3}), ratios hardly.
+Made by `make bench`: {command}, one thread. Each row was measured side by side in one run, the two
+sides taking turns; times are medians of CPU time. "Plain" is the honest simple way, written beside the
+benchmark, or the other library that is named. Absolute times depend on the machine ({machine}; torch
+{torch}, numpy {numpy}, stable-baselines3 {sb3}), ratios hardly.
 
 | what | plain | owlrl | plain / owlrl |
 |---|---|---|---|
@@ -39,7 +40,7 @@ def table(rows: list[Row], *, quick: bool) -> str:
         numpy=version("numpy"),
         sb3=version("stable-baselines3"),
     )
-    lines = [f"| {name} | {plain * 1e3:.4g} ms | {ours * 1e3:.4g} ms | {ratio:.3g} |" for name, plain, ours, ratio in rows]
+    lines = [f"| {r.name} | {r.plain:.4g} {r.unit} | {r.ours:.4g} {r.unit} | {r.ratio:.3g} |" for r in rows]
     return header + "\n".join(lines) + "\n"
 
 

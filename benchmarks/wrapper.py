@@ -41,7 +41,9 @@ class Script:
         self.q = Plain()
         self.target = copy.deepcopy(self.q)
         self.optimizer = torch.optim.Adam(self.q.parameters(), lr=1e-4)
-        self.replay = TaskScopedReplay(20_000, observation_shape=(7, 7, 3), observation_dtype=np.uint8, seed=0)
+        self.replay = TaskScopedReplay(
+            20_000, observation_shape=(7, 7, 3), observation_dtype=np.uint8, seed=0
+        )
 
     def fill(self, rows: int) -> None:
         rng = np.random.default_rng(0)
@@ -54,7 +56,9 @@ class Script:
         with torch.no_grad():
             following = batch.next_observation.float()
             best = self.q(following).argmax(1, keepdim=True)
-            goal = batch.reward + 0.99 * (~batch.terminated) * self.target(following).gather(1, best).squeeze(1)
+            goal = batch.reward + 0.99 * (~batch.terminated) * self.target(following).gather(1, best).squeeze(
+                1
+            )
         predicted = self.q(batch.observation.float()).gather(1, batch.action[:, None]).squeeze(1)
         loss = F.smooth_l1_loss(predicted, goal)
         self.optimizer.zero_grad()
@@ -85,7 +89,7 @@ def main(*, quick: bool = False) -> list[Row]:
     times = side_by_side([bare.update, one, ten], rounds=20 if quick else 150, calls=10)
     rows: list[Row] = []
     for name, ours in (("one task", times[1]), ("ten tasks, EWC on nine", times[2])):
-        rows.append((f"DQN update inside owl.task, {name}, against bare", times[0], ours, times[0] / ours))
+        rows.append(Row(f"DQN update inside owl.task, {name}, against bare", times[0], ours))
     del block_one, block_ten
     return rows
 

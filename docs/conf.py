@@ -29,7 +29,9 @@ autodoc_default_options = {
     "member-order": "bysource",
     "show-inheritance": True,
     # What a class has from a base that is not on the page; not what it has from these.
-    "inherited-members": "BaseException, Linear, Module, Protocol, object",
+    "inherited-members": (
+        "BaseException, CrossingEnv, Env, Linear, MiniGridEnv, Module, Protocol, VectorEnv, Wrapper, object"
+    ),
 }
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
@@ -42,11 +44,12 @@ python_use_unqualified_type_names = True
 
 # Other projects' inventories are on the net, and the build needs no net: names of theirs do not link.
 nitpick_ignore_regex = [
+    ("py:class", "Env"),
     # What a package does not export may stand in a signature; it has no place to link to.
     ("py:class", r"owlrl\.\w+\.\w+\.\w+"),
     (
         "any|py:.*",
-        r"(torch|np|numpy|nn|abc|collections|os|pathlib|typing|typing_extensions|gymnasium|safetensors)(\..+)?",
+        r"(torch|np|numpy|nn|abc|collections|os|pathlib|typing|typing_extensions|gymnasium|minigrid|safetensors)(\..+)?",
     ),
 ]
 

@@ -1,5 +1,7 @@
 """check_learner and check_bound name all that is wrong at once."""
 
+from types import MappingProxyType
+
 import pytest
 import torch
 from torch import nn
@@ -13,7 +15,7 @@ from tests.own_dqn import make_script
 class Half:
     """Has some of what a learner needs."""
 
-    networks = targets = optimizers = per_task = {}
+    networks = targets = optimizers = per_task = MappingProxyType({})
     replay, gamma = None, 0.9
 
 
@@ -22,17 +24,17 @@ def test_missing_members_are_all_named():
         check_learner(Half())
     text = str(caught.value)
     assert (
-        "Half misses act, add_head, bind, consolidation, prepare, problems, set_env, td_errors, unbind, values;"
+        "misses act, add_head, bind, consolidation, prepare, problems, set_env, td_errors, unbind, values;"
         in text
     )
     assert "QLearner(" in text
 
 
 class Odd(QLearner):
-    networks = {"q": nn.Linear(1, 1)}
-    targets = {"other": 3}
-    optimizers = {}
-    per_task = {"epsilon": 1}
+    networks = MappingProxyType({"q": nn.Linear(1, 1)})
+    targets = MappingProxyType({"other": 3})
+    optimizers = MappingProxyType({})
+    per_task = MappingProxyType({"epsilon": 1})
 
 
 def test_a_bound_learner_s_parts_are_all_looked_at():
@@ -51,7 +53,7 @@ def test_a_bound_learner_s_parts_are_all_looked_at():
 
 
 class Empty(QLearner):
-    networks = targets = optimizers = per_task = {}
+    networks = targets = optimizers = per_task = MappingProxyType({})
 
 
 def test_no_networks_at_all():

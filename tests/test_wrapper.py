@@ -50,8 +50,10 @@ def equal(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
 # ------------------------------------------------------------------------------- the point
 
 
-@pytest.mark.parametrize("kind", ["plain", "multihead", "dueling"])
-@pytest.mark.parametrize("replay", ["scoped", "deque"])
+@pytest.mark.parametrize(
+    ("kind", "replay"),
+    [("plain", "scoped"), ("plain", "deque"), ("multihead", "scoped"), ("dueling", "scoped")],
+)
 def test_two_tasks_that_contradict_each_other_are_both_learned(kind, replay):
     script = make_script(kind, replay=replay)
     owl = OwlWrapper(script.learner(), regularizer=EWCRegularizer(100.0))
@@ -59,10 +61,10 @@ def test_two_tasks_that_contradict_each_other_are_both_learned(kind, replay):
         with owl.task(name):
             train(script, env)
     for name, env in TASKS.items():
-        told = owl.evaluate(env, task=name, episodes=10, seed=0).mean_return / env.length
+        told = owl.evaluate(env, task=name, episodes=4, seed=0).mean_return / env.length
         assert told >= 0.95, f"told it is {name}: {told}"
         found = owl.evaluate(
-            Signs(env.shift, length=60), selector=ExpWeightsSelector(seed=0), episodes=10, seed=0
+            Signs(env.shift, length=60), selector=ExpWeightsSelector(seed=0), episodes=4, seed=0
         )
         assert found.mean_return / 60 >= 0.8, f"not told it is {name}: {found}"
 
@@ -101,7 +103,9 @@ def test_current_distillation_sees_what_the_network_sees():
         return 2 * observation
 
     learner = script.learner(preprocess=double)
-    owl = OwlWrapper(learner, regularizer=DistillationRegularizer(1.0, states="current", batch_size=8, seed=0))
+    owl = OwlWrapper(
+        learner, regularizer=DistillationRegularizer(1.0, states="current", batch_size=8, seed=0)
+    )
     with owl.task("same"):
         train(script, TASKS["same"], 40)
     with owl.task("next"):
@@ -307,11 +311,9 @@ def test_non_finite_gradients_stop_training_and_name_step_and_task():
     with owl.task("a"):
         train(script, Signs(0), 60)
     before = weights(script)
-    with pytest.raises(
-        NonFiniteError, match=r"task 'a', step 1: the gradient of 'heads.0.bias' in network 'q'"
-    ):
-        with owl.task("a"):
-            train(script, Signs(0), 60, extra=lambda: script.q(torch.ones(1, SIZE)).sum() * float("inf"))
+    message = r"task 'a', step 1: the gradient of 'heads.0.bias' in network 'q'"
+    with pytest.raises(NonFiniteError, match=message), owl.task("a"):
+        train(script, Signs(0), 60, extra=lambda: script.q(torch.ones(1, SIZE)).sum() * float("inf"))
     assert equal(before, weights(script)) and owl.tasks["a"].visits == 1
 
 

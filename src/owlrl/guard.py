@@ -87,6 +87,6 @@ observations and loss, or lower the step size
             if parameter.grad is not None and not math.isfinite(float(parameter.grad.sum())):
                 raise NonFiniteError(
                     f"task {self._task!r}, step {self.steps}: the gradient of {key!r} in network {name!r} is "
-                    "not finite; the step was not made and the weights are as before. Look for NaN or infinity "
-                    "in rewards, observations and loss, or lower the step size"
+                    "not finite; the step was not made and the weights are as before. Look for NaN or "
+                    "infinity in rewards, observations and loss, or lower the step size"
                 )

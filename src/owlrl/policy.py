@@ -151,7 +151,7 @@ class AdaptivePolicy:
         if not len(rewards) == len(actions) == len(ended) == rows:
             raise OwlValueError(
                 f"AdaptivePolicy.observe: got {len(actions)} actions, {len(rewards)} rewards and "
-                f"{len(ended)} terminated for {rows} environments; reset(num_envs=...) says how many there are"
+                f"{len(ended)} terminated for {rows} environments; reset(num_envs=...) says how many"
             )
         if not np.isfinite(rewards).all():
             raise NonFiniteError(f"AdaptivePolicy.observe: reward is {reward!r}; expected finite numbers")

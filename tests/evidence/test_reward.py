@@ -19,7 +19,8 @@ def rows(paying: int, n: int = 400, *, actions: int = 3, seed: int = 0, noise: f
     action = torch.randint(actions, (n,), generator=generator)
     reward = (action == (sign + paying) % 3).float() + noise * torch.randn(n, generator=generator)
     x = torch.eye(3)[sign]
-    return Transitions(x, action, reward, x.roll(1, 0), torch.zeros(n, dtype=torch.bool), torch.full((n,), 0.9))
+    ended = torch.zeros(n, dtype=torch.bool)
+    return Transitions(x, action, reward, x.roll(1, 0), ended, torch.full((n,), 0.9))
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +44,8 @@ def test_predictions_equal_a_plain_loop():
     for h in range(3):
         for b in range(6):
             hidden = [max(0.0, float(weights["w1"][h, k] @ x[b] + weights["b1"][h, k])) for k in range(5)]
-            expected = sum(u * float(w) for u, w in zip(hidden, weights["w2"][h], strict=True)) + float(weights["b2"][h])
+            out = [u * float(w) for u, w in zip(hidden, weights["w2"][h], strict=True)]
+            expected = sum(out) + float(weights["b2"][h])
             assert got[h, b].item() == pytest.approx(expected, abs=1e-12)
 
 
@@ -121,9 +123,8 @@ def test_observations_are_encoded_as_asked():
 
     evidence = RewardEvidence(encode=encode, seed=0, updates=5)
     images = torch.zeros(20, 2, 2, dtype=torch.uint8)
-    data = Transitions(
-        images, torch.arange(20) % 2, torch.ones(20), images, torch.zeros(20, dtype=torch.bool), torch.ones(20)
-    )
+    ended = torch.zeros(20, dtype=torch.bool)
+    data = Transitions(images, torch.arange(20) % 2, torch.ones(20), images, ended, torch.ones(20))
     evidence.calibrate(None, 0, data)
     assert torch.uint8 in seen and evidence.losses(None, data, [0]).shape == (20, 1)
 
@@ -143,7 +144,8 @@ def test_saved_and_loaded_it_goes_on_the_same(fitted, tmp_path):
     save_state(tmp_path / "s", fitted.state_dict())
     other = RewardEvidence(updates=300, hidden=32)
     other.load_state_dict(load_state(tmp_path / "s"))
-    np.testing.assert_array_equal(other.losses(None, rows(2), [0, 1, 2]), fitted.losses(None, rows(2), [0, 1, 2]))
+    losses = [evidence.losses(None, rows(2), [0, 1, 2]) for evidence in (other, fitted)]
+    np.testing.assert_array_equal(*losses)
     assert other.scales == fitted.scales
     with pytest.raises(OwlError, match="generator is missing"):
         other.load_state_dict({"actions": 1, "scales": {}, "predictors": {}})

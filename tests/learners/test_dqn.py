@@ -24,7 +24,12 @@ def replaced(**changes) -> DQNConfig:
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"n_step": 3}, {"dueling": True, "double": False}, {"rewarded_share": 0.0, "target_rate": 1.0, "target_every": 20}],
+    [
+        {},
+        {"n_step": 3},
+        {"dueling": True, "double": False},
+        {"rewarded_share": 0.0, "target_rate": 1.0, "target_every": 20},
+    ],
 )
 def test_an_identity_task_is_learned(changes):
     agent = DQN(Signs(), config=replaced(**changes), seed=0)
@@ -44,7 +49,12 @@ def test_vectors_of_environments_are_learned_from(mode):
 
 def test_prioritised_replay_is_told_the_errors():
     replay = TaskScopedReplay(
-        1_000, observation_shape=(SIZE,), observation_dtype=np.float32, gamma=0.5, sampler=PrioritizedSampler(), seed=0
+        1_000,
+        observation_shape=(SIZE,),
+        observation_dtype=np.float32,
+        gamma=0.5,
+        sampler=PrioritizedSampler(),
+        seed=0,
     )
     agent = DQN(Signs(), config=QUICK, replay=replay, seed=0)
     agent.learn(500)
@@ -54,9 +64,8 @@ def test_prioritised_replay_is_told_the_errors():
 
 def test_two_contradicting_tasks_with_the_wrapper():
     agent = DQN(Signs(), config=QUICK, seed=0)
-    learner = QLearner(
-        agent.q, agent.target, agent.optimizer, replay=agent.replay, gamma=0.5, per_task={"epsilon": agent.epsilon}
-    )
+    parts = {"replay": agent.replay, "per_task": {"epsilon": agent.epsilon}}
+    learner = QLearner(agent.q, agent.target, agent.optimizer, gamma=0.5, **parts)
     owl = OwlWrapper(learner, regularizer=DistillationRegularizer(1.0, seed=0))
     for name, shift in (("same", 0), ("next", 1)):
         with owl.task(name):
@@ -108,7 +117,8 @@ def test_a_batch_may_train_another_head():
 
 def test_named_settings():
     assert FAST.n_step == 5 and FAST.hand_over
-    assert (PAPER.learning_rate, PAPER.batch_size, PAPER.target_every, PAPER.update_every) == (6.25e-5, 32, 80, 4)
+    assert (PAPER.learning_rate, PAPER.batch_size) == (6.25e-5, 32)
+    assert (PAPER.target_every, PAPER.update_every) == (80, 4)
 
 
 @pytest.mark.parametrize(

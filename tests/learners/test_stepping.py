@@ -30,7 +30,8 @@ def test_a_single_environment_is_a_vector_of_one(cut):
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
 @pytest.mark.parametrize("cut", [False, True])
 def test_vectors_give_true_transitions(mode, cut):
-    stepper = Stepper(SyncVectorEnv([lambda s=s: Countdown(s, cut) for s in (1, 3)], autoreset_mode=mode), seed=0)
+    envs = SyncVectorEnv([lambda s=s: Countdown(s, cut) for s in (1, 3)], autoreset_mode=mode)
+    stepper = Stepper(envs, seed=0)
     real, ended = 0, 0
     for _ in range(20):
         steps = stepper.step(np.zeros(2, int))
