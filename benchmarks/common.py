@@ -53,11 +53,10 @@ def side_by_side(
 ) -> list[float]:
     """Median milliseconds of CPU time per call of each, in turns: a busy machine then slows all alike."""
     counts = [calls] * len(contestants) if isinstance(calls, int) else calls
-    for contestant in contestants:
-        contestant()
     times: list[list[float]] = [[] for _ in contestants]
     for _ in range(rounds):
         for contestant, count, seconds in zip(contestants, counts, times, strict=True):
+            contestant()  # what the one before threw out of the caches is not this one's fault
             start = time.process_time()
             for _ in range(count):
                 contestant()

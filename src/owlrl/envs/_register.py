@@ -1,0 +1,20 @@
+"""The environments' names in Gymnasium's registry."""
+
+from __future__ import annotations
+
+import gymnasium
+
+__all__ = ["register"]
+
+ENTRY_POINTS = {
+    "owlrl/SimpleCrossing-v0": "owlrl.envs.grid_levels:SimpleCrossingEnv",
+    "owlrl/DoorKey-v0": "owlrl.envs.grid_levels:DoorKeyEnv",
+    "owlrl/Crossroads-v0": "owlrl.envs.crossroads:CrossroadsEnv",
+}
+
+
+def register() -> None:
+    """Make the environments known to ``gymnasium.make``; a second call changes nothing."""
+    for env_id, entry_point in ENTRY_POINTS.items():
+        if env_id not in gymnasium.registry:
+            gymnasium.register(env_id, entry_point=entry_point)

@@ -1,0 +1,268 @@
+"""`tabulate`: write out a deterministic environment by trying every action in every state."""
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+from gymnasium import spaces
+from gymnasium.wrappers import TimeLimit
+from minigrid.minigrid_env import MiniGridEnv
+
+from owlrl.envs._checks import int_problem
+from owlrl.envs._states import AnyEnv, CopiedStates, GridStates, States
+from owlrl.envs.table import FloatArray, Table
+from owlrl.errors import OwlTypeError, OwlValueError, raise_problems
+
+__all__ = ["tabulate"]
+
+ARRAY_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiBinary, spaces.MultiDiscrete)
+StateKey = Callable[[AnyEnv], Hashable]
+
+
+def tabulate(
+    env: AnyEnv,
+    *,
+    seed: int = 0,
+    max_states: int = 20_000,
+    state_key: StateKey | None = None,
+    verify_steps: int = 1_000,
+) -> Table:
+    """Write out ``env`` as ``env.reset(seed=seed)`` starts it.
+
+    Breadth first, every action is tried in every state on copies; ``env`` itself is not touched. The
+    environment must be deterministic after its reset, and what it does may depend on the number of
+    steps in two ways only: episodes may be truncated after some number of steps, and in MiniGrid
+    the reward of a success may depend on the step.
+
+    Two states are the same if their keys are. A MiniGrid environment needs no ``state_key``:
+    position, direction, what is carried and every cell of the grid tell its states apart. (A key
+    given for one is used instead, on whole copies of the environment, which takes far longer.)
+
+    What was found is checked twice: in every state one action is repeated with other random
+    numbers, and at the end ``verify_steps`` random steps of a copy are compared with the table.
+
+    Args:
+        env: any Gymnasium environment with discrete actions and observations that are arrays.
+        seed: of the reset.
+        max_states: raise when there are more.
+        state_key: gives, for the environment in some state, what tells that state from others;
+            the number of steps must not be part of it.
+        verify_steps: how many random steps to compare; 0 for none.
+
+    Raises:
+        OwlTypeError: spaces that cannot be tabulated, no ``state_key``, or an ``env`` that cannot be copied.
+        OwlValueError: not deterministic, too many states, or a ``state_key`` that leaves something out.
+
+    >>> import gymnasium
+    >>> from owlrl.envs import tabulate
+    >>> tabulate(gymnasium.make("owlrl/SimpleCrossing-v0", level=3))
+    Table('owlrl/SimpleCrossing-v0(level=3)': 169 states, 120 observations, 3 actions)
+    >>> lake = gymnasium.make("FrozenLake-v1", is_slippery=False)
+    >>> tabulate(lake, state_key=lambda env: env.unwrapped.s)
+    Table('FrozenLake-v1(map_name=4x4, is_slippery=False)': 16 states, 16 observations, 4 actions)
+    """
+    problems = int_problem("seed", seed, least=0) + int_problem("max_states", max_states, least=1)
+    raise_problems("tabulate", problems + int_problem("verify_steps", verify_steps, least=0))
+    raise_problems("tabulate", _env_problems(env, state_key), kind=OwlTypeError)
+    states: States = GridStates(_copy(env)) if state_key is None else CopiedStates(_copy(env), state_key)
+    search = _Search(states, max_states)
+    search.run(seed)
+    limit = _step_limit(env)
+    table = Table(
+        observations=np.stack(search.observations),
+        obs_index=np.array(search.obs_index),
+        next_state=np.array(search.next_state),
+        reward=np.array(search.reward),
+        terminated=np.array(search.terminated),
+        start=0,
+        observation_space=env.observation_space,
+        max_episode_steps=limit,
+        goal_reward=search.goal_reward(limit),
+        cell=np.array(search.cells),
+        name=_name(env),
+    )
+    _verify(_copy(env), table, seed=seed, steps=verify_steps)
+    return table
+
+
+class _Search:
+    """A breadth-first search; one entry of each list per state, in the order they were found."""
+
+    def __init__(self, states: States, max_states: int) -> None:
+        self.states = states
+        self.max_states = max_states
+        self.num_actions = int(states.env.action_space.n)  # type: ignore[attr-defined]  # checked before
+        self.index: dict[Hashable, int] = {}
+        self.rows: dict[bytes, int] = {}  # where in observations
+        self.places: dict[Hashable, int] = {}
+        self.saved: list[object] = []
+        self.queue: deque[int] = deque()
+        self.queued: set[int] = set()
+        self.first_goal: tuple[int, int] | None = None
+        self.observations: list[npt.NDArray[Any]] = []
+        self.obs_index: list[int] = []
+        self.cells: list[int] = []
+        self.next_state: list[list[int]] = []
+        self.reward: list[list[float]] = []
+        self.terminated: list[list[bool]] = []
+
+    def run(self, seed: int) -> None:
+        observation, _ = self.states.env.reset(seed=seed)
+        self._enqueue(self._find(observation))
+        while self.queue:
+            state = self.queue.popleft()
+            for action in range(self.num_actions):
+                self._try(state, action)
+            self._repeat(state, state % self.num_actions)
+
+    def _try(self, state: int, action: int) -> None:
+        self.states.restore(self.saved[state])
+        observation, reward, terminated, _, _ = self.states.env.step(action)
+        target = self._find(observation)
+        self.next_state[state][action] = target
+        self.reward[state][action] = float(reward)
+        self.terminated[state][action] = bool(terminated)
+        if not terminated:
+            self._enqueue(target)
+        elif reward > 0 and self.first_goal is None:  # type: ignore[operator]
+            self.first_goal = state, action
+
+    def _find(self, observation: object) -> int:
+        """The number of the present state, which is entered if it is new."""
+        key = self.states.key()
+        seen = np.asarray(observation)
+        row = self.rows.setdefault(seen.tobytes(), len(self.rows))
+        if row == len(self.observations):
+            self.observations.append(seen.copy())
+        state = self.index.setdefault(key, len(self.index))
+        if state < len(self.saved):
+            if self.obs_index[state] != row:
+                raise OwlValueError(
+                    "tabulate: a state was seen with two different observations; expected state_key to tell "
+                    "apart what looks different (and the environment not to show the number of steps)"
+                )
+            return state
+        if state == self.max_states:
+            raise OwlValueError(
+                f"tabulate: the environment has more than max_states={self.max_states} states; pass a larger "
+                "max_states=, or a state_key= without what changes at every step"
+            )
+        self.saved.append(self.states.save())
+        self.obs_index.append(row)
+        self.cells.append(self.places.setdefault(self.states.place(), len(self.places)))
+        # What a state in which the episode has ended keeps:
+        self.next_state.append([state] * self.num_actions)
+        self.reward.append([0.0] * self.num_actions)
+        self.terminated.append([True] * self.num_actions)
+        return state
+
+    def _enqueue(self, state: int) -> None:
+        if state not in self.queued:
+            self.queued.add(state)
+            self.queue.append(state)
+
+    def _repeat(self, state: int, action: int) -> None:
+        """Do an action again with other random numbers; all must be as before."""
+        self.states.restore(self.saved[state])
+        self.states.env.unwrapped.np_random = np.random.default_rng(state)
+        _, reward, terminated, _, _ = self.states.env.step(action)
+        before = (self.next_state[state][action], self.reward[state][action], self.terminated[state][action])
+        if (self.index.get(self.states.key()), float(reward), bool(terminated)) != before:
+            raise OwlValueError(
+                f"tabulate: action {action} did two different things in one state; expected a deterministic "
+                "environment: switch its randomness off (e.g. is_slippery=False), take off wrappers that "
+                "count or average, and let state_key tell apart all that matters"
+            )
+
+    def goal_reward(self, limit: int | None) -> FloatArray | None:
+        """The reward of a success at each step of an episode; None if it is always the same."""
+        if self.first_goal is None or limit is None:
+            return None
+        state, action = self.first_goal
+        rewards = np.zeros(limit + 1)
+        for step in range(1, limit + 1):
+            self.states.restore(self.saved[state], step=step - 1)
+            rewards[step] = self.states.env.step(action)[1]
+        return None if (rewards[1:] == rewards[1]).all() else rewards
+
+
+def _env_problems(env: AnyEnv, state_key: StateKey | None) -> list[str]:
+    if not isinstance(env, gymnasium.Env):
+        return [f"env is a {type(env).__name__}; expected a gymnasium.Env"]
+    found = []
+    if not (isinstance(env.action_space, spaces.Discrete) and env.action_space.start == 0):
+        found.append(f"env has actions {env.action_space}; expected Discrete(n) that starts at 0")
+    if not isinstance(env.observation_space, ARRAY_SPACES):
+        found.append(
+            f"env has observations {type(env.observation_space).__name__}; expected a Box, Discrete, "
+            "MultiBinary or MultiDiscrete: use gymnasium.wrappers.FlattenObservation, or "
+            "minigrid.wrappers.ImgObsWrapper"
+        )
+    if state_key is None and not isinstance(env.unwrapped, MiniGridEnv):
+        found.append(
+            "state_key is None and env is no MiniGrid environment; pass state_key=, a function of the "
+            "environment that tells its states apart, e.g. lambda env: env.unwrapped.s"
+        )
+    elif state_key is not None and not callable(state_key):
+        found.append(f"state_key is {state_key!r}; expected a function of the environment")
+    return found
+
+
+def _copy(env: AnyEnv) -> AnyEnv:
+    try:
+        return copy.deepcopy(env)
+    except Exception as error:  # whatever an environment holds may refuse to be copied, in its own way
+        raise OwlTypeError(
+            f"tabulate: env cannot be deep-copied ({type(error).__name__}: {error}); make it without a window"
+        ) from error
+
+
+def _step_limit(env: AnyEnv) -> int | None:
+    """After how many steps the environment truncates; None for never."""
+    limits = [base.max_steps] if isinstance(base := env.unwrapped, MiniGridEnv) else []
+    while isinstance(env, gymnasium.Wrapper):
+        if isinstance(env, TimeLimit):
+            limits.append(env._max_episode_steps)
+        env = env.env
+    return min(limits, default=None)
+
+
+def _name(env: AnyEnv) -> str:
+    if env.spec is None:
+        return type(env.unwrapped).__name__
+    arguments = ", ".join(f"{key}={value}" for key, value in env.spec.kwargs.items() if key != "render_mode")
+    return f"{env.spec.id}({arguments})"
+
+
+def _verify(env: AnyEnv, table: Table, *, seed: int, steps: int) -> None:
+    """Compare random steps of the environment with the table; raise at the first difference."""
+    actions = np.random.default_rng(seed).integers(table.num_actions, size=steps).tolist()
+    step, state = 0, table.start
+    env.reset(seed=seed)
+    for done, action in enumerate(actions):
+        observation, reward, terminated, truncated, _ = env.step(action)
+        step += 1
+        target = int(table.next_state[state, action])
+        pairs = {
+            "observation": (observation, table.observations[table.obs_index[target]]),
+            "reward": (reward, table.reward_at(state, action, step)),
+            "terminated": (terminated, table.terminated[state, action]),
+            "truncated": (truncated, step == table.max_episode_steps),
+        }
+        for what, (real, tabulated) in pairs.items():
+            if not np.array_equal(real, tabulated):
+                raise OwlValueError(
+                    f"tabulate: at random step {done + 1} the environment's {what} is {real} and the table's "
+                    f"{tabulated}; expected the same: the environment is not deterministic, or depends on "
+                    "what state_key leaves out (the number of steps, a wrapper that counts or averages)"
+                )
+        state = target
+        if terminated or truncated:
+            step, state = 0, table.start
+            env.reset(seed=seed)

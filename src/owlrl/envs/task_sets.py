@@ -1,0 +1,219 @@
+"""Named sets of tasks, and levels that no training has seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import count
+from typing import Any
+
+import gymnasium
+from minigrid.minigrid_env import MiniGridEnv
+
+from owlrl.envs._checks import bool_problem, int_problem
+from owlrl.envs._star import MAX_ARMS, MIN_ARMS
+from owlrl.envs._states import AnyEnv, position
+from owlrl.envs.table import Table
+from owlrl.envs.tabulation import tabulate
+from owlrl.errors import OwlValueError, raise_problems
+
+__all__ = ["TASK_SETS", "UNSEEN_KINDS", "TaskSpec", "levels", "task_set", "unseen_levels"]
+
+CROSSING, DOOR_KEY, CROSSROADS = "owlrl/SimpleCrossing-v0", "owlrl/DoorKey-v0", "owlrl/Crossroads-v0"
+
+# Levels of SimpleCrossingS9N1 and DoorKey-8x8 that pass `screen_level` in three runs of 300,000 and
+# of 1,000,000 frames.
+SC2 = (3, 7)
+SC3 = (3, 7, 14)
+SC5 = (2, 7, 17, 24, 31)
+SC12 = (2, 3, 7, 9, 13, 14, 17, 23, 24, 27, 31, 54)
+DK2 = (4, 6)  # the first two
+
+
+@dataclass(frozen=True)
+class TaskSpec:
+    """How to make one task: a registered environment and its arguments. Call it to make one.
+
+    Attributes:
+        env_id: as for ``gymnasium.make``.
+        arguments: name and value of each keyword argument.
+
+    >>> from owlrl.envs import TaskSpec
+    >>> spec = TaskSpec.of("owlrl/SimpleCrossing-v0", level=3)
+    >>> spec
+    TaskSpec.of('owlrl/SimpleCrossing-v0', level=3)
+    >>> spec().unwrapped.level, spec(max_steps=50).unwrapped.max_steps
+    (3, 50)
+    >>> spec.table() is spec.table()  # made once
+    True
+    """
+
+    env_id: str
+    arguments: tuple[tuple[str, Any], ...] = ()
+
+    @classmethod
+    def of(cls, env_id: str, **kwargs: Any) -> TaskSpec:
+        """A task by the arguments of ``gymnasium.make``."""
+        return cls(env_id, tuple(kwargs.items()))
+
+    @property
+    def kwargs(self) -> dict[str, Any]:
+        """The keyword arguments."""
+        return dict(self.arguments)
+
+    def __call__(self, **overrides: Any) -> AnyEnv:
+        """A new environment of this task; ``overrides`` go before the task's own arguments."""
+        return gymnasium.make(self.env_id, **{**self.kwargs, **overrides})
+
+    def table(self) -> Table:
+        """The task tabulated; made at the first call and shared from then on."""
+        return _table(self)
+
+    def __repr__(self) -> str:
+        arguments = "".join(f", {name}={value!r}" for name, value in self.arguments)
+        return f"TaskSpec.of({self.env_id!r}{arguments})"
+
+
+@lru_cache(maxsize=256)
+def _table(spec: TaskSpec) -> Table:
+    return tabulate(spec(disable_env_checker=True))
+
+
+def levels(env_id: str, numbers: Iterable[int], **kwargs: Any) -> dict[str, TaskSpec]:
+    """A task for each level of an environment that takes ``level=``, named by environment and level.
+
+    >>> from owlrl.envs import levels
+    >>> list(levels("owlrl/SimpleCrossing-v0", [3, 7], num_actions=7))
+    ['simplecrossing-3', 'simplecrossing-7']
+    """
+    name = env_id.rpartition("/")[2].rpartition("-v")[0].lower() or env_id
+    return {f"{name}-{number}": TaskSpec.of(env_id, level=number, **kwargs) for number in numbers}
+
+
+def _crossings(numbers: tuple[int, ...]) -> Callable[..., dict[str, TaskSpec]]:
+    return lambda **kwargs: levels(CROSSING, numbers, **kwargs)
+
+
+def _crossings_and_doors(**kwargs: Any) -> dict[str, TaskSpec]:
+    # One action space for all, as in the paper.
+    kwargs = {"num_actions": 7, **kwargs}
+    return {**levels(CROSSING, SC3, **kwargs), **levels(DOOR_KEY, DK2, **kwargs)}
+
+
+def _crossroads(arms: int) -> Callable[..., dict[str, TaskSpec]]:
+    return lambda **kwargs: {
+        f"crossroads-{task}": TaskSpec.of(CROSSROADS, arms=arms, task=task, **kwargs) for task in range(arms)
+    }
+
+
+TASK_SETS: dict[str, Callable[..., dict[str, TaskSpec]]] = {
+    "SC2": _crossings(SC2),
+    "SC3": _crossings(SC3),
+    "SC5": _crossings(SC5),
+    "SC12": _crossings(SC12),
+    "SC3+DK2": _crossings_and_doors,
+    **{f"Crossroads-{arms}": _crossroads(arms) for arms in range(MIN_ARMS, MAX_ARMS + 1)},
+}
+
+
+def task_set(name: str, **kwargs: Any) -> dict[str, TaskSpec]:
+    """The tasks of a named set, by name and in order.
+
+    ``SC2``, ``SC3``, ``SC5``, ``SC12``: SimpleCrossingS9N1 with 3 actions. ``SC3+DK2``: three of these
+    and two of DoorKey-8x8, all with 7 actions. ``Crossroads-2`` to ``Crossroads-8``. All levels of the
+    first two kinds passed `screen_level`.
+
+    The levels of the SC sets can be told apart by what is seen: one memoryless policy solves all of them
+    (`interference` finds it), so they test forgetting and selection. Crossroads forces interference.
+
+    Args:
+        name: a key of ``TASK_SETS``.
+        **kwargs: arguments for every environment, e.g. ``breadcrumbs=True`` or ``max_steps=50``.
+
+    >>> from owlrl.envs import task_set
+    >>> list(task_set("SC3"))
+    ['simplecrossing-3', 'simplecrossing-7', 'simplecrossing-14']
+    >>> task_set("Crossroads-2", breadcrumbs=True)["crossroads-1"]
+    TaskSpec.of('owlrl/Crossroads-v0', arms=2, task=1, breadcrumbs=True)
+    """
+    if name not in TASK_SETS:
+        raise OwlValueError(f"task_set: name is {name!r}; expected one of {', '.join(TASK_SETS)}")
+    return TASK_SETS[name](**kwargs)
+
+
+UNSEEN_KINDS: dict[str, dict[str, int]] = {
+    "S9N1": {"size": 9, "num_crossings": 1},
+    "S9N2": {"size": 9, "num_crossings": 2},
+    "S9N3": {"size": 9, "num_crossings": 3},
+    "S11N5": {"size": 11, "num_crossings": 5},
+}
+
+PATIENCE = 500  # levels in a row that bring nothing new before there are none left
+
+
+def unseen_levels(
+    kind: str,
+    n: int,
+    *,
+    exclude: Iterable[TaskSpec | int] = (),
+    first: int = 1_000,
+    distinct: bool = False,
+    **kwargs: Any,
+) -> dict[str, TaskSpec]:
+    """Make ``n`` SimpleCrossing tasks whose layouts are none of those excluded.
+
+    Levels are taken from ``first`` on, as MiniGrid draws them. Layouts are compared, not level numbers. S9N1
+    has 42 layouts in all, so many of 100 unseen levels are alike, unless ``distinct`` asks for fewer.
+
+    Args:
+        kind: ``"S9N1"``, ``"S9N2"``, ``"S9N3"`` or ``"S11N5"``: size and number of crossings.
+        n: how many.
+        exclude: tasks that were trained on, or level numbers of this kind.
+        first: the first level number to try.
+        distinct: whether no two may have the same layout.
+        **kwargs: further arguments for every environment, e.g. ``num_actions=7``.
+
+    >>> from owlrl.envs import task_set, unseen_levels
+    >>> tasks = unseen_levels("S9N1", 3, exclude=task_set("SC5").values())
+    >>> len(tasks)
+    3
+    """
+    problems = int_problem("n", n, least=1) + int_problem("first", first, least=0)
+    problems += bool_problem("distinct", distinct)
+    if kind not in UNSEEN_KINDS:
+        problems.append(f"kind is {kind!r}; expected one of {', '.join(UNSEEN_KINDS)}")
+    raise_problems("unseen_levels", problems)
+    kwargs = {**UNSEEN_KINDS[kind], **kwargs}
+    trained = [e if isinstance(e, TaskSpec) else TaskSpec.of(CROSSING, level=e, **kwargs) for e in exclude]
+    avoid = {_layout(spec) for spec in trained}
+    found: dict[str, TaskSpec] = {}
+    tried_in_vain = 0
+    for number in count(first):
+        task = levels(CROSSING, [number], **kwargs)
+        layout = _layout(*task.values())
+        if layout in avoid:
+            tried_in_vain += 1
+        else:
+            tried_in_vain = 0
+            found |= task
+        if distinct:
+            avoid.add(layout)
+        if len(found) == n or tried_in_vain == PATIENCE:
+            break
+    if len(found) < n:
+        raise OwlValueError(
+            f"unseen_levels: n is {n} and {kind} has only {len(found)} layouts left; expected fewer, or "
+            "distinct=False"
+        )
+    return found
+
+
+def _layout(spec: TaskSpec) -> tuple[object, ...]:
+    """What makes two levels the same: the grid, and where the agent starts."""
+    env = spec(disable_env_checker=True)
+    env.reset()
+    base = env.unwrapped
+    assert isinstance(base, MiniGridEnv)
+    grid = base.grid.encode()
+    return grid.shape, grid.tobytes(), position(base), int(base.agent_dir)

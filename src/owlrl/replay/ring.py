@@ -1,0 +1,282 @@
+"""A preallocated ring in which every frame is stored once, in its own dtype."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from owlrl.replay._spec import Rows, RowSpec
+from owlrl.replay.returns import n_step_return
+
+__all__ = ["FrameRing", "fair_shares"]
+
+_FLOAT32, _INT64 = np.dtype(np.float32), np.dtype(np.int64)
+
+Gathered = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+"""Observation, action, reward, next observation, terminated, discount: the order of `Transitions`."""
+
+
+class FrameRing:
+    """E lanes of frames side by side; a transition's next observation is the next frame of its lane.
+
+    Frame ``p`` of lane ``e`` is row ``p * E + e``, so the next frame of the lane is E rows on
+    (from the end back to the start). A row is *live* if a transition starts there. Behind the
+    newest transition of a lane lies its last observation, not live: the next transition either
+    starts on it (its observation is equal, so nothing is stored again) or leaves it as a
+    boundary and starts one frame further (after an episode's end, or after a reset that no
+    flag announced). Two neighbours that are both live are therefore steps of one episode.
+
+    A lane has ``capacity // num_lanes + 1`` frames: ``capacity`` transitions of one endless
+    episode, and one transition less for each boundary.
+
+    >>> import numpy as np
+    >>> from owlrl.replay import TaskScopedReplay
+    >>> replay = TaskScopedReplay(3, observation_shape=(), observation_dtype=np.uint8)
+    >>> for step in range(5):
+    ...     replay.add(step, 0, 0.0, step + 1, False, False)
+    >>> ring = replay._store.ring
+    >>> ring.observation, ring.live  # steps 2, 3 and 4, and the last observation, 5
+    (array([4, 5, 2, 3], dtype=uint8), array([ True, False,  True,  True]))
+    """
+
+    def __init__(self, spec: RowSpec, *, capacity: int, num_lanes: int) -> None:
+        self.spec = spec
+        self.num_lanes = num_lanes
+        self.num_frames = capacity // num_lanes + 1
+        self.num_rows = self.num_frames * num_lanes
+        # One record per row: what a sample needs beside frames comes with one look at memory.
+        action = ("action", spec.action.dtype, spec.action.shape)
+        record = np.dtype([action, ("reward", np.float32), ("terminated", np.bool_)], align=True)
+        self.steps = _zeros(self.num_rows, record)
+        self.action, self.reward = self.steps["action"], self.steps["reward"]
+        self.terminated = self.steps["terminated"]
+        self.observation = np.empty((self.num_rows, *spec.observation.shape), spec.observation.dtype)
+        self.live = _zeros(self.num_rows, np.dtype(np.bool_))
+        self._action_dtype = np.dtype(np.float32 if spec.action.dtype.kind == "f" else np.int64)
+        self._next = np.array(
+            num_lanes
+        )  # from a frame to the next; an array, as numpy adds it faster than an int
+        self._lanes = np.arange(num_lanes)
+        self._tail = self._lanes - num_lanes  # row of each lane's last observation
+        self._open = np.zeros(num_lanes, np.bool_)  # may the lane's last observation be continued?
+        self._full = np.zeros(num_lanes, np.bool_)  # was the lane's last frame used?
+        self._span = 0
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all storage."""
+        return self.observation.nbytes + self.steps.nbytes + self.live.nbytes
+
+    def add(self, lanes: np.ndarray, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
+        """Store one transition in each of ``lanes`` (K,); return the rows added and those overwritten."""
+        here: np.ndarray = self._tail[lanes]
+        restart = ~self._continued(lanes, here, rows.observation)
+        restarts = np.count_nonzero(restart)
+        if restarts:
+            here = self._around(here + self._next * restart, lanes)
+        touched = after = self._around(here + self._next, lanes)
+        if restarts:
+            fresh = here[restart]
+            self.observation[fresh] = rows.observation[restart]
+            touched = np.concatenate((after, fresh))
+        self.observation[after] = rows.next_observation
+        dropped = touched[self.live[touched]]
+        self.live[after] = False
+        self.live[here] = True
+        self.action[here] = rows.action
+        self.reward[here] = rows.reward
+        self.terminated[here] = rows.terminated
+        self._tail[lanes] = after
+        self._open[lanes] = ~(rows.terminated | rows.truncated)
+        self._count += len(here) - len(dropped)
+        if self._span < self.num_rows:
+            self._span = 0
+        return here, dropped
+
+    def _continued(self, lanes: np.ndarray, tail: np.ndarray, observation: np.ndarray) -> np.ndarray:
+        """Whether each lane's last observation is the given one: (K,) bool."""
+        last = self.observation.take(tail, axis=0, mode="wrap")
+        continued = self._open.take(lanes)
+        if last.tobytes() != observation.tobytes():  # a memcmp, since most often all lanes go on
+            shape = (len(lanes), -1)
+            continued &= (last.reshape(shape) == observation.reshape(shape)).all(axis=1)
+        return continued
+
+    def _around(self, rows: np.ndarray, lanes: np.ndarray) -> np.ndarray:
+        """``rows``, in place, with those that ran past the end of their lane at its start again."""
+        past = rows >= self.num_rows
+        if np.count_nonzero(past):
+            rows[past] -= self.num_rows
+            self._full[lanes[past]] = True
+        return rows
+
+    @property
+    def used(self) -> np.ndarray:
+        """How many frames each lane has used: (E,)."""
+        return np.where(self._full, self.num_frames, self._tail // self.num_lanes + 1)
+
+    @property
+    def span(self) -> int:
+        """All rows in use are below this one."""
+        if not self._span:  # looked up once and kept until rows change it
+            last = self.num_rows - 1 if self._full.any() else int(self._tail.max())
+            self._span = (last // self.num_lanes + 1) * self.num_lanes
+        return self._span
+
+    def close(self) -> None:
+        """Let no later transition continue what is stored: a new episode starts in every lane."""
+        self._open[:] = False
+
+    def clear(self) -> None:
+        """Forget every row."""
+        self.live[: self.span] = False
+        self._tail[:] = self._lanes - self.num_lanes
+        self._open[:] = False
+        self._full[:] = False
+        self._span = self._count = 0
+
+    def live_rows(self) -> np.ndarray:
+        """All rows at which a transition starts, ascending."""
+        return np.flatnonzero(self.live[: self.span])
+
+    def draw(self, count: int, rng: np.random.Generator) -> np.ndarray:
+        """Draw ``count`` live rows uniformly, with replacement."""
+        span, alive = self._span or self.span, self._count
+        if 4 * alive < span:  # lanes of very different length: rejecting would be slow
+            return np.asarray(self.live_rows()[_integers(rng, alive, count)])
+        # Some rows more than asked for, so that enough are left without those where nothing starts.
+        drawn = _integers(rng, span, count + 3 * count * (span - alive) // span + 2)
+        rows: np.ndarray = drawn[self.live.take(drawn)][:count]
+        while len(rows) < count:
+            drawn = _integers(rng, span, count)
+            rows = np.concatenate((rows, drawn[self.live[drawn]]))[:count]
+        return rows
+
+    def gather(self, rows: np.ndarray, n_step: int, gamma: float) -> Gathered:
+        """The transitions that start at live ``rows`` (B,), as n-step returns, in fresh arrays."""
+        if n_step > 1:
+            return self._gather_ahead(rows, n_step, gamma)
+        steps = self.steps.take(rows)
+        discount = np.empty(len(rows), _FLOAT32)
+        discount.fill(gamma)
+        action = steps["action"]
+        return (
+            self.observation.take(rows, 0),
+            action if action.dtype == self._action_dtype else action.astype(self._action_dtype),
+            steps["reward"],
+            self.observation.take(rows + self._next, 0, mode="wrap"),
+            steps["terminated"],
+            discount,
+        )
+
+    def _gather_ahead(self, rows: np.ndarray, n_step: int, gamma: float) -> Gathered:
+        ahead = rows[:, None] + self.num_lanes * np.arange(n_step)  # (B, n)
+        if ahead.max(initial=0) >= self.num_rows:
+            ahead %= self.num_rows
+        reward, discount, steps = n_step_return(self.reward[ahead], self.live[ahead], gamma)
+        last = ahead[np.arange(len(rows)), steps - 1]
+        return (
+            self.observation.take(rows, 0),
+            self.action[rows].astype(self._action_dtype, copy=False),
+            reward,
+            self.observation.take(last + self.num_lanes, 0, mode="wrap"),
+            self.terminated[last],
+            discount,
+        )
+
+    def previous(self, rows: np.ndarray) -> np.ndarray:
+        """The row before each of ``rows`` in its lane; live only if it is a step of the same episode."""
+        return (rows - self.num_lanes) % self.num_rows
+
+    def newest(self, limit: int) -> dict[str, Any]:
+        """The newest ``limit`` transitions, as `restore` takes them, at the start of the ring.
+
+        Every lane gives the newest part of an equal share (more where others have less).
+        """
+        shares = fair_shares(self.live.reshape(self.num_frames, -1).sum(axis=0), limit)
+        used = np.zeros(self.num_lanes, np.int64)
+        held = self.used
+        for lane in np.flatnonzero(shares):
+            back = (self._tail[lane] - np.arange(held[lane]) * self.num_lanes) % self.num_rows
+            used[lane] = np.searchsorted(np.cumsum(self.live[back]), shares[lane]) + 1
+        place = np.arange(used.max())[:, None]  # (P, 1) against (E,)
+        rows = (self._tail - self.num_lanes * (used - 1 - place)) % self.num_rows
+        tail = (used - 1) * self.num_lanes + self._lanes
+        return self._export(rows[place < used], used, tail, np.zeros(self.num_lanes, np.bool_))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Every used frame, in its place."""
+        return self._export(self._filled(self.used), self.used, self._tail, self._open)
+
+    def _filled(self, used: np.ndarray) -> np.ndarray:
+        """Rows of the first ``used`` (E,) frames of each lane, ascending."""
+        return np.flatnonzero(np.arange(used.max())[:, None] < used)
+
+    def _export(
+        self, rows: np.ndarray, used: np.ndarray, tail: np.ndarray, still_open: np.ndarray
+    ) -> dict[str, Any]:
+        return {
+            "observation": self.observation[rows],
+            "action": self.action[rows],
+            "reward": self.reward[rows],
+            "terminated": self.terminated[rows],
+            "live": self.live[rows],
+            "used": used,
+            "tail": tail.copy(),
+            "open": still_open.copy(),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Hold exactly the frames that `newest` or `state_dict` gave."""
+        self.clear()
+        rows = self._filled(state["used"])
+        self.observation[rows] = state["observation"]
+        self.action[rows] = state["action"]
+        self.reward[rows] = state["reward"]
+        self.terminated[rows] = state["terminated"]
+        self.live[rows] = state["live"]
+        self._full[:] = state["used"] == self.num_frames
+        self._tail[:] = state["tail"]
+        self._open[:] = state["open"]
+        self._count = int(state["live"].sum())
+
+
+def _zeros(size: int, dtype: np.dtype) -> np.ndarray:
+    """``np.zeros`` in memory that numpy asks large pages for, which it does for ``np.empty`` only.
+
+    Rows are looked up at random, and with small pages each look-up first has to find its page.
+    """
+    array = np.empty(size, dtype)
+    array.view(np.uint8).fill(0)
+    return array
+
+
+def _integers(rng: np.random.Generator, stop: int, count: int) -> np.ndarray:
+    """``count`` integers from 0 to ``stop - 1``; the bias is below ``stop / 2**53``.
+
+    Scaled floats, because ``rng.integers`` takes 2.5 times as long for a small batch.
+    """
+    return (rng.random(count) * stop).astype(_INT64)
+
+
+def fair_shares(counts: np.ndarray, limit: int) -> np.ndarray:
+    """Split ``limit`` over lanes as evenly as their ``counts`` (E,) allow.
+
+    >>> import numpy as np
+    >>> from owlrl.replay.ring import fair_shares
+    >>> fair_shares(np.array([9, 1, 9]), 8)
+    array([3, 1, 4])
+    """
+    shares = np.zeros_like(counts)
+    left = min(limit, int(counts.sum()))
+    order = np.argsort(counts, kind="stable")
+    for position, lane in enumerate(order):
+        shares[lane] = min(int(counts[lane]), left // (len(order) - position))
+        left -= int(shares[lane])
+    return shares
