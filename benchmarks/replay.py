@@ -110,7 +110,7 @@ def sampling(rows: int, repeats: int) -> list[Row]:
         table.append(against_choice(prioritized, rows, batch, repeats))
         before, after = side_by_side(
             [partial(baselines["SB3 ReplayBuffer"].sample, batch), partial(five_step.sample, batch)],
-            repeats=repeats,
+            rounds=repeats,
             calls=100,
         )
         name = f"sample {batch} of {rows:,} as 5-step returns, against SB3 ReplayBuffer with 1-step"

@@ -51,7 +51,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     rows: list[Row] = []
-    for module in (replay, fisher, ewc, heads, wrapper, tabulated):
+    for module in (fisher, replay, ewc, heads, wrapper, tabulated):
         found = module.main(quick=options.quick)
         print_rows(found)
         rows += found

@@ -33,9 +33,9 @@ def replaced(**changes) -> DQNConfig:
 )
 def test_an_identity_task_is_learned(changes):
     agent = DQN(Signs(), config=replaced(**changes), seed=0)
-    agent.learn(500)
+    agent.learn(350)
     assert score(agent, Signs()) >= 0.95
-    assert agent.updates == 460 and agent.predict(np.eye(SIZE, dtype=np.float32)[2]) == 2
+    assert agent.updates == 310 and agent.predict(np.eye(SIZE, dtype=np.float32)[2]) == 2
     assert agent.predict(np.eye(SIZE, dtype=np.float32)).tolist() == [0, 1, 2, 3]
 
 
@@ -43,7 +43,7 @@ def test_an_identity_task_is_learned(changes):
 def test_vectors_of_environments_are_learned_from(mode):
     envs = SyncVectorEnv([Signs] * 4, autoreset_mode=mode)
     agent = DQN(envs, config=replaced(update_every=2), seed=0)
-    agent.learn(1_500)
+    agent.learn(1_000)
     assert score(agent, Signs()) >= 0.95
 
 
@@ -57,7 +57,7 @@ def test_prioritised_replay_is_told_the_errors():
         seed=0,
     )
     agent = DQN(Signs(), config=QUICK, replay=replay, seed=0)
-    agent.learn(500)
+    agent.learn(350)
     assert score(agent, Signs()) >= 0.95
     assert replay.sample(32).weight.min() < 1.0
 
@@ -70,7 +70,7 @@ def test_two_contradicting_tasks_with_the_wrapper():
     for name, shift in (("same", 0), ("next", 1)):
         with owl.task(name):
             assert agent.epsilon.seen == 0
-            agent.learn(500, env=Signs(shift))
+            agent.learn(350, env=Signs(shift))
     for name, shift in (("same", 0), ("next", 1)):
         assert owl.evaluate(Signs(shift), task=name, seed=0).mean_return / 8 >= 0.95
 

@@ -74,7 +74,7 @@ class RewardEvidence:
     ...     action = torch.arange(64) % 2
     ...     x = torch.ones(64, 1)
     ...     return Transitions(x, action, (action == paying).float(), x, action > 5, torch.ones(64))
-    >>> evidence = RewardEvidence(seed=0)
+    >>> evidence = RewardEvidence(updates=200, seed=0)
     >>> evidence.calibrate(None, 0, rows(paying=0))
     >>> evidence.calibrate(None, 1, rows(paying=1))
     >>> evidence.losses(None, rows(paying=1)[:1], [0, 1]).round(1)
@@ -86,7 +86,7 @@ class RewardEvidence:
         *,
         encode: Callable[[Tensor], Tensor] | None = None,
         hidden: int = 64,
-        updates: int = 1_000,
+        updates: int = 500,
         batch_size: int = 256,
         samples: int = 20_000,
         clip: float = 5.0,

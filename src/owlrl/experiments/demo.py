@@ -1,0 +1,217 @@
+"""The demonstration: one head fails on tasks that contradict each other, OWL does not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from owlrl import (
+    AdaptivePolicy,
+    DistillationRegularizer,
+    ExpWeightsSelector,
+    OracleSelector,
+    OwlWrapper,
+    QLearner,
+    RewardEvidence,
+    SharedReplay,
+    UniformSelector,
+)
+from owlrl.envs import TabulatedVectorEnv, TaskSpec, interference
+from owlrl.learners import DQN, FAST, one_hot_cells
+from owlrl.replay import RewardBalancedSampler
+
+__all__ = ["Demo", "run_demo"]
+
+COPIES = 32
+
+
+@dataclass(frozen=True)
+class Demo:
+    """What the demonstration found.
+
+    Attributes:
+        scores: share of episodes that reached the paying goal, per method and task.
+        trace: probability of each task's head at each step of one episode in the last task.
+
+    >>> from owlrl.experiments.demo import Demo
+    >>> print(Demo({"OWL, told": {"goal 0": 1.0}}, []).table().splitlines()[1])
+      OWL, told                      1.00    1.00
+    """
+
+    scores: dict[str, dict[str, float]]
+    trace: list[np.ndarray]
+
+    def table(self) -> str:
+        """The scores as text, one line per method."""
+        tasks = list(next(iter(self.scores.values())))
+        lines = [" " * 28 + "".join(f"{name:>9}" for name in tasks) + "    mean"]
+        for method, scores in self.scores.items():
+            values = "".join(f"{scores[name]:9.2f}" for name in tasks)
+            lines.append(f"  {method:26}{values}{np.mean(list(scores.values())):8.2f}")
+        return "\n".join(lines)
+
+
+def run_demo(
+    *,
+    arms: int = 4,
+    frames: int = 30_000,
+    episodes: int = 64,
+    seed: int = 0,
+    output: Path | None = None,
+    quiet: bool = False,
+) -> Demo:
+    """Train on the corridors of a crossroads one after the other, then ask for each of them.
+
+    Args:
+        arms: corridors, hence tasks.
+        frames: per task.
+        episodes: per task and method, to measure what was learned.
+        seed: of everything.
+        output: where the picture goes; None draws none.
+        quiet: no progress bars.
+
+    >>> from owlrl.experiments.demo import run_demo
+    >>> demo = run_demo(arms=2, frames=320, episodes=4, quiet=True)
+    >>> sorted(demo.scores)
+    ['OWL, not told', 'OWL, random heads', 'OWL, told', 'one head, shared replay']
+    """
+    torch.manual_seed(seed)
+    tables = {
+        f"goal {k}": TaskSpec.of("owlrl/Crossroads-v0", arms=arms, task=k, breadcrumbs=True).table()
+        for k in range(arms)
+    }
+    envs = {name: TabulatedVectorEnv(table, COPIES) for name, table in tables.items()}
+    if not quiet:
+        print(f"{arms} tasks, one after the other. Looked at before any training:")
+        print(f"  {interference(*tables.values())}\n")
+    scores = {"one head, shared replay": _one_head(envs, frames, episodes, seed, quiet)}
+    owl = _owl(envs, frames, seed, quiet)
+    selectors: dict[str, Any] = {
+        "OWL, told": lambda arm: OracleSelector(arm),
+        "OWL, not told": lambda arm: ExpWeightsSelector(seed=seed),
+        "OWL, random heads": lambda arm: UniformSelector(seed=seed),
+    }
+    for method, make in selectors.items():
+        scores[method] = {
+            name: _success(owl.policy(make(arm)), env, episodes)
+            for arm, (name, env) in enumerate(envs.items())
+        }
+    demo = Demo(scores, _trace(owl, TabulatedVectorEnv(list(tables.values())[-1], 1), seed))
+    if output is not None:
+        _draw(demo, list(envs), output)
+    return demo
+
+
+def _success(policy: Any, env: Any, episodes: int) -> float:
+    """Share of first episodes that end at the paying goal; each copy runs its share."""
+    observation, _ = env.reset(seed=0)
+    policy.reset(num_envs=env.num_envs)
+    ended: list[bool] = []
+    while len(ended) < episodes:
+        action = policy.act(observation)
+        following, reward, terminated, truncated, info = env.step(action)
+        over = terminated | truncated
+        final = following.copy()
+        if over.any():
+            final[over] = np.stack(list(info["final_obs"][over]))
+            ended += info["final_info"]["is_success"][over].tolist()
+        policy.observe(observation, action, reward, final, terminated)
+        if over.any():
+            policy.reset(mask=over)
+        observation = following
+    return float(np.mean(ended[:episodes]))
+
+
+class _Greedy:
+    """An agent without heads, as a policy."""
+
+    def __init__(self, agent: DQN) -> None:
+        self._agent = agent
+
+    def reset(self, **_: object) -> None:
+        """There is nothing to forget."""
+
+    def act(self, observation: np.ndarray) -> Any:
+        """The greedy action."""
+        return self._agent.predict(observation)
+
+    def observe(self, *_: object) -> None:
+        """Nothing is learned from it."""
+
+
+def _one_head(
+    envs: Mapping[str, TabulatedVectorEnv], frames: int, episodes: int, seed: int, quiet: bool
+) -> dict[str, float]:
+    first = next(iter(envs.values()))
+    replay = SharedReplay(
+        FAST.buffer_size * len(envs),
+        observation_space=first.single_observation_space,
+        num_envs=COPIES,
+        n_step=FAST.n_step,
+        gamma=FAST.gamma,
+        sampler=RewardBalancedSampler(FAST.rewarded_share),
+        seed=seed,
+    )
+    agent = DQN(first, replay=replay, seed=seed)
+    for name, env in envs.items():
+        _say(quiet, f"one head, shared replay: learning {name}")
+        agent.learn(frames, env=env, progress_bar=not quiet)
+    return {name: _success(_Greedy(agent), env, episodes) for name, env in envs.items()}
+
+
+def _owl(envs: Mapping[str, TabulatedVectorEnv], frames: int, seed: int, quiet: bool) -> OwlWrapper:
+    agent = DQN(next(iter(envs.values())), seed=seed)
+    learner = QLearner(
+        agent.q, agent.target, agent.optimizer, replay=agent.replay, per_task={"epsilon": agent.epsilon}
+    )
+    owl = OwlWrapper(
+        learner,
+        regularizer=DistillationRegularizer(1.0, seed=seed),
+        evidence=RewardEvidence(encode=one_hot_cells, seed=seed),
+    )
+    for name, env in envs.items():
+        _say(quiet, f"OWL: learning {name}")
+        with owl.task(name):
+            agent.learn(frames, env=env, progress_bar=not quiet)
+    return owl
+
+
+def _trace(owl: OwlWrapper, env: TabulatedVectorEnv, seed: int) -> list[np.ndarray]:
+    policy: AdaptivePolicy = owl.policy(ExpWeightsSelector(seed=seed))
+    _success(policy, env, 1)
+    return [step.probabilities[0] for step in policy.trace]
+
+
+def _say(quiet: bool, text: str) -> None:
+    if not quiet:
+        print(text, flush=True)
+
+
+def _draw(demo: Demo, tasks: list[str], output: Path) -> None:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 3.6), layout="constrained")
+    left, right = figure.subplots(1, 2, width_ratios=(1.1, 1))
+    width = 0.8 / len(demo.scores)
+    colours = ("0.25", "tab:blue", "tab:cyan", "0.75")  # those of the heads are others
+    for k, (method, scores) in enumerate(demo.scores.items()):
+        places = np.arange(len(tasks)) + (k - (len(demo.scores) - 1) / 2) * width
+        bars = left.bar(places, [scores[name] for name in tasks], width, label=method, color=colours[k])
+        left.bar_label(bars, fmt=lambda height: "0" if height == 0 else "", fontsize=8)
+    left.set(xticks=range(len(tasks)), xticklabels=tasks, ylim=(0, 1.05), ylabel="share of episodes solved")
+    left.set_title("after learning the tasks one after the other")
+    left.legend(fontsize=8, loc="lower center", bbox_to_anchor=(0.5, -0.38), ncols=2, frameon=False)
+    probabilities = np.array(demo.trace)
+    for k, name in enumerate(tasks):
+        colour = f"C{(k + 1) % 10}"
+        right.plot(probabilities[:, k], label=f"head of {name}", drawstyle="steps-post", color=colour)
+    right.set(xlabel="step of one episode", ylabel="probability", ylim=(-0.02, 1.02))
+    right.set_title(f"finding out that it is {tasks[-1]}")
+    right.legend(fontsize=8, frameon=False)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(output, dpi=130)
