@@ -1,0 +1,159 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Same state, different task
+#
+# Three corridors leave a crossing. Each ends at a goal tile, and in each *task* another goal pays. Everything the agent sees
+# is the same in all tasks, so the same picture wants a different action in each: **interference**.
+#
+# In this notebook one network with one replay fails at that, three lines make it work, and then the agent finds out by itself
+# which task it is in. It takes about a minute and a half on a CPU.
+
+# %%
+import os
+
+import gymnasium
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+
+from owlrl import DistillationRegularizer, ExpWeightsSelector, OwlWrapper, QLearner, RewardEvidence
+from owlrl.envs import TabulatedVectorEnv, interference, tabulate
+from owlrl.learners import DQN, one_hot_cells
+
+torch.manual_seed(0)
+torch.set_num_threads(1)  # the networks are small
+FRAMES = int(os.environ.get("OWLRL_EXAMPLE_FRAMES", 30_000))  # per task
+
+# %% [markdown]
+# ## The tasks
+#
+# `breadcrumbs` pays a little for each cell further into the right corridor, so that a task reveals itself on the way. The levels are
+# deterministic: `tabulate` writes them out, and the table steps hundreds of times faster than the level itself.
+
+# %%
+levels = {
+    f"goal {k}": gymnasium.make("owlrl/Crossroads-v0", arms=3, task=k, breadcrumbs=True, render_mode="rgb_array")
+    for k in range(3)
+}
+tables = {name: tabulate(level) for name, level in levels.items()}
+tasks = {name: TabulatedVectorEnv(table, 32) for name, table in tables.items()}
+
+levels["goal 0"].reset()
+plt.figure(figsize=(3, 3))
+plt.imshow(levels["goal 0"].render())
+plt.axis("off")
+plt.title("all three tasks look like this")
+plt.show()
+
+# %% [markdown]
+# How much do they contradict each other? That can be seen before any network is trained:
+
+# %%
+print(interference(*tables.values()))
+
+# %% [markdown]
+# ## One network, one task after the other
+#
+# A DQN learns the tasks in turn. What is left of each afterwards?
+
+
+# %%
+def solved(policy_or_agent, table, episodes=32):
+    """Share of episodes that reach the paying goal: 1 and the crumbs, so a return above 1."""
+    if isinstance(policy_or_agent, DQN):
+        env = TabulatedVectorEnv(table, episodes)
+        observation, _ = env.reset()
+        returns, over = np.zeros(episodes), np.zeros(episodes, dtype=bool)
+        while not over.all():
+            observation, reward, terminated, truncated, _ = env.step(policy_or_agent.predict(observation))
+            returns += reward * ~over
+            over |= terminated | truncated
+    else:
+        returns = policy_or_agent(TabulatedVectorEnv(table, episodes), episodes).returns
+    return float((returns > 1).mean())
+
+
+plain = DQN(tasks["goal 0"], seed=0)
+for name, env in tasks.items():
+    plain.learn(FRAMES, env=env)
+print({name: solved(plain, table) for name, table in tables.items()})
+
+# %% [markdown]
+# It does none of them, or one at the most. That is not for lack of memory: its replay holds rows of all three tasks, and they say three
+# different things about the same picture.
+#
+# ## The three lines
+#
+# A head per task, a guard for what the trunk learned, a replay per task. The learning loop, `agent.learn`, is the same.
+
+# %%
+agent = DQN(tasks["goal 0"], seed=0)
+learner = QLearner(agent.q, agent.target, agent.optimizer, replay=agent.replay, per_task={"epsilon": agent.epsilon})
+owl = OwlWrapper(
+    learner,
+    regularizer=DistillationRegularizer(1.0, seed=0),
+    evidence=RewardEvidence(encode=one_hot_cells, seed=0),
+)
+for name, env in tasks.items():
+    with owl.task(name):
+        agent.learn(FRAMES, env=env)
+
+# %%
+told = {
+    name: solved(lambda env, n, name=name: owl.evaluate(env, task=name, episodes=n), table)
+    for name, table in tables.items()
+}
+print("told the task:    ", told)
+
+# %% [markdown]
+# ## When nobody says which task it is
+#
+# Each step a head is drawn and acts; then every task's reward predictor says how well it explains the reward that was seen, and the
+# selector shifts its weight.
+
+# %%
+found = {
+    name: solved(lambda env, n: owl.evaluate(env, selector=ExpWeightsSelector(seed=1), episodes=n), table)
+    for name, table in tables.items()
+}
+print("not told the task:", found)
+
+# %%
+policy = owl.policy(ExpWeightsSelector(seed=3))
+policy.reset()
+env = levels["goal 2"]
+observation, _ = env.reset()
+over = False
+while not over:
+    action = policy.act(observation)
+    following, reward, terminated, truncated, _ = env.step(action)
+    policy.observe(observation, action, reward, following, terminated)
+    observation, over = following, terminated or truncated
+
+probabilities = np.array([step.probabilities for step in policy.trace])
+plt.figure(figsize=(6, 3))
+for k, name in enumerate(policy.tasks):
+    plt.plot(probabilities[:, k], drawstyle="steps-post", label=f"head of {name}")
+plt.xlabel("step")
+plt.ylabel("probability")
+plt.title("one episode of goal 2: which head acts next")
+plt.legend()
+plt.show()
+
+# %% [markdown]
+# ## Where next
+#
+# `docs/wrap-your-learner.md` does the same with a DQN of your own, `docs/all-of-owlrl.md` has all parts on one page. Try
+# `owl.save("owl.safetensors")`, more corridors (`arms=8`), or a task that comes back: `with owl.task("goal 0"): ...`
