@@ -44,7 +44,9 @@ FRAMES = int(os.environ.get("OWLRL_EXAMPLE_FRAMES", 30_000))  # per task
 
 # %%
 levels = {
-    f"goal {k}": gymnasium.make("owlrl/Crossroads-v0", arms=3, task=k, breadcrumbs=True, render_mode="rgb_array")
+    f"goal {k}": gymnasium.make(
+        "owlrl/Crossroads-v0", arms=3, task=k, breadcrumbs=True, render_mode="rgb_array"
+    )
     for k in range(3)
 }
 tables = {name: tabulate(level) for name, level in levels.items()}
@@ -86,7 +88,7 @@ def solved(policy_or_agent, table, episodes=32):
 
 
 plain = DQN(tasks["goal 0"], seed=0)
-for name, env in tasks.items():
+for env in tasks.values():
     plain.learn(FRAMES, env=env)
 print({name: solved(plain, table) for name, table in tables.items()})
 
@@ -100,7 +102,9 @@ print({name: solved(plain, table) for name, table in tables.items()})
 
 # %%
 agent = DQN(tasks["goal 0"], seed=0)
-learner = QLearner(agent.q, agent.target, agent.optimizer, replay=agent.replay, per_task={"epsilon": agent.epsilon})
+learner = QLearner(
+    agent.q, agent.target, agent.optimizer, replay=agent.replay, per_task={"epsilon": agent.epsilon}
+)
 owl = OwlWrapper(
     learner,
     regularizer=DistillationRegularizer(1.0, seed=0),

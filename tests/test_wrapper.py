@@ -477,6 +477,25 @@ def test_unwrap_gives_the_plain_network_back_with_the_task_asked_for():
     assert not script.optimizer._optimizer_step_pre_hooks
 
 
+@pytest.mark.parametrize("kind", ["plain", "multihead"])
+def test_nothing_goes_on_after_unwrapping(kind, tmp_path):
+    script, owl, _ = wrapped(kind)
+    with owl.task("a"):
+        train(script, Signs(0), 40)
+    owl.unwrap()
+    calls = (
+        lambda: owl.task("a").__enter__(),
+        lambda: owl.use("a").__enter__(),
+        lambda: owl.save(tmp_path / "s"),
+        lambda: owl.evaluate(Signs()),
+        owl.policy,
+        owl.unwrap,
+    )
+    for call in calls:
+        with pytest.raises(OwlStateError, match="this was unwrapped"):
+            call()
+
+
 def test_repr_shows_the_stack():
     _, owl, _ = wrapped("multihead")
     assert repr(owl) == (

@@ -23,7 +23,8 @@ def check_learner(learner: OffPolicyLearner) -> None:
     ...
     owlrl.errors.OwlTypeError: check_learner: object misses act, add_head, bind, consolidation, gamma, \
 networks, optimizers, per_task, prepare, problems, replay, set_env, targets, td_errors, unbind, values; \
-describe a DQN with QLearner(q, target, optimizer, replay=...), or write these as owlrl.protocols.OffPolicyLearner says
+describe a DQN with QLearner(q, target, optimizer, replay=...), or write these as \
+owlrl.protocols.OffPolicyLearner says
     """
     if missing := missing_members(learner, OffPolicyLearner):
         raise OwlTypeError(

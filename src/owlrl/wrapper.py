@@ -70,6 +70,7 @@ tasks=['left', 'right'])
         self.samples = samples
         self.tasks: dict[str, TaskRecord] = {}
         self._current: str | None = None
+        self._unwrapped = False
         raise_problems("OwlWrapper", self._problems())
         learner.bind()
         try:
@@ -125,6 +126,7 @@ tasks=['left', 'right'])
     @contextmanager
     def use(self, name: str) -> Iterator[None]:
         """Act as task ``name`` inside the block, without training it; then as before."""
+        self._refuse_unwrapped(f"use({name!r})")
         with self._pointer.at(self._learned(name).head):
             yield
 
@@ -134,6 +136,7 @@ tasks=['left', 'right'])
         Args:
             selector: how a head is chosen; `ExpWeightsSelector` by default.
         """
+        self._refuse_unwrapped("policy")
         heads = {name: record.head for name, record in self.tasks.items() if record.visits}
         if not heads:
             raise OwlStateError("OwlWrapper.policy: no task has been learned yet; use `with owl.task(name):`")
@@ -216,6 +219,7 @@ tasks=['left', 'right'])
         self._activate(head)
         self._pointer.owner = None
         self.learner.unbind(head)
+        self._unwrapped = True
         return self.learner
 
     def __repr__(self) -> str:
@@ -259,7 +263,12 @@ tasks=['left', 'right'])
                 f"OwlWrapper.task: {name!r} has its head already; leave num_actions out on a revisit"
             )
 
+    def _refuse_unwrapped(self, what: str) -> None:
+        if self._unwrapped:
+            raise OwlStateError(f"OwlWrapper.{what}: this was unwrapped; make a new OwlWrapper(learner)")
+
     def _refuse_inside(self, what: str) -> None:
+        self._refuse_unwrapped(what)
         if self._current is not None:
             raise OwlStateError(
                 f"OwlWrapper.{what}: the block of task {self._current!r} is still open; leave it first"

@@ -1,0 +1,211 @@
+"""The command, from its arguments to what it prints."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from owlrl import cli
+from owlrl.cli import main
+from owlrl.experiments import STUDIES, Study, commands, fanout
+from tests.experiments.helpers import tiny
+
+SMALL = ["--frames", "128", "--episodes", "2", "--policies", "oracle", "random"]
+SETTINGS = ["--set", "learning_starts=32", "batch_size=8", "buffer_size=500"]
+CORRIDORS = ["--tasks", "crossroads-2", "--arguments", "length=1", "max_steps=8"]
+
+
+def refused(capsys, *arguments: str) -> str:
+    """The one line that bad input gives, after exit code 2."""
+    assert main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("owlrl: ") and err.count("\n") == 1
+    return err
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("runs")
+    assert main(["train", *CORRIDORS, *SMALL, *SETTINGS, "--output", str(directory)]) == 0
+    (checkpoint,) = directory.glob("*.safetensors")
+    return checkpoint
+
+
+def test_train_writes_and_prints(tmp_path, capsys):
+    command = ["train", *CORRIDORS, *SMALL, *SETTINGS, "--output", str(tmp_path)]
+    assert main(command) == 0
+    out = capsys.readouterr().out
+    assert "oracle" in out and "crossroads-1" in out
+    assert len(list(tmp_path.glob("*.jsonl"))) == len(list(tmp_path.glob("*.safetensors"))) == 1
+    assert main([*command, "--json"]) == 0  # it is there, and not trained again
+    (line,) = capsys.readouterr().out.splitlines()
+    told = json.loads(line)
+    assert set(told["success"]) == {"oracle", "random"}
+    assert {row["task"] for row in told["rows"]} == {"crossroads-0", "crossroads-1"}
+    assert main(command) == 0
+    assert "is there already" in capsys.readouterr().out
+
+
+def test_train_takes_any_levels(tmp_path, capsys):
+    levels = ["--env-id", "owlrl/SimpleCrossing-v0", "--levels", "3", "7"]
+    command = ["train", *levels, *SMALL, *SETTINGS, "--output", str(tmp_path), "--json"]
+    assert main(command) == 0
+    told = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert told["id"].startswith("owlrl-simplecrossing-v0-3-7-owl-memory-s0-")
+    assert {row["task"] for row in told["rows"]} == {"simplecrossing-3", "simplecrossing-7"}
+
+
+def test_evaluate_on_its_own_tasks_and_on_others(trained, capsys):
+    assert main(["evaluate", str(trained), "--episodes", "2", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert set(told["success"]) == {"oracle", "random"}
+    assert (
+        main(["evaluate", str(trained), "--levels", "1", "2", "--policies", "random", "--episodes", "2"]) == 0
+    )
+    out = capsys.readouterr().out
+    assert "simplecrossing-1" in out and "oracle" not in out
+
+
+def test_evaluate_equals_the_evaluation_of_training(trained, capsys):
+    kept = json.loads(trained.with_suffix(".jsonl").read_text().splitlines()[0])
+    assert main(["evaluate", str(trained), "--episodes", str(kept["run"]["episodes"]), "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    lines = [json.loads(line) for line in trained.with_suffix(".jsonl").read_text().splitlines()]
+    assert rows == [line for line in lines if line.get("kind") == "evaluation"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "--tasks", "SC4"], "tasks is 'SC4'"),
+        (["train", "--tasks", "SC3", "--levels", "1"], "give one of them"),
+        (["train", "--env-id", "nothing", "--levels", "1"], "no environment is registered as 'nothing'"),
+        (["train", "--env-id", "owlrl/Crossroads-v0", "--levels", "1"], "cannot be made"),
+        (["train", "--levels", "-1"], "expected numbers >= 0"),
+        (["train", "--method", "dqn"], "method is 'dqn'"),
+        (["train", "--frames", "0", "--seed", "-1"], "2 problems"),
+        (["train", "--set", "n_step"], "set has 'n_step'; expected name=value"),
+        (["train", "--set", "n_step=many"], "expected the like of 5"),
+        (["train", "--arguments", "max_steps=x", *CORRIDORS[:2]], "max_steps is 'x'"),
+        (["evaluate", "nowhere.safetensors"], "there is no such file"),
+        (["evaluate", __file__], "is not a readable checkpoint"),
+        (["reproduce", "sc4"], "name is 'sc4'"),
+        (["reproduce", "sc3", "--seeds", "0"], "seeds is 0"),
+        (["reproduce", "sc3", "--jobs", "0"], "jobs is 0"),
+        (["reproduce", "sc3", "--scheduler", "tcp://x:1"], "go together"),
+        (["report", "nowhere"], "there are no results in it"),
+    ],
+)
+def test_bad_input_is_one_line(capsys, tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    assert message in refused(capsys, *arguments)
+    assert not list(tmp_path.rglob("*.jsonl"))
+
+
+def test_bad_episodes_for_evaluate(trained, capsys):
+    assert "episodes is 0" in refused(capsys, "evaluate", str(trained), "--episodes", "0")
+    assert "policy is 'x'" in refused(capsys, "evaluate", str(trained), "--policies", "x")
+    assert "was not gathered" in refused(capsys, "evaluate", str(trained), "--policies", "hedge+td")
+
+
+@pytest.mark.parametrize("arguments", [["nonsense"], ["train", "--frames", "many"], ["reproduce"], []])
+def test_what_cannot_be_read_ends_with_2(capsys, arguments):
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    assert stopped.value.code == 2
+    assert capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["train", "evaluate", "reproduce", "demo", "report"])
+def test_help_has_examples(capsys, command):
+    with pytest.raises(SystemExit) as stopped:
+        main([command, "--help"])
+    assert stopped.value.code == 0
+    assert (
+        f"owlrl {command}"
+        in capsys.readouterr().out.split("options")[0].split("usage", 1)[1].split("\n", 1)[1]
+    )
+
+
+def test_examples_in_the_help_can_be_read():
+    for text in cli.EXAMPLES.values():
+        for line in text.splitlines():
+            if line.startswith("  owlrl "):
+                assert cli._parse(line.split()[1:])
+
+
+def test_reproduce_prints_tables_and_failures(tmp_path, capsys, monkeypatch):
+    def make(seed):
+        return [tiny(seed=seed, frames=128), tiny(seed=seed, frames=64, method="owl")]
+
+    monkeypatch.setitem(STUDIES, "small", Study("two", make))
+    real = fanout.run_experiment
+
+    def failing(run):
+        if run.method == "owl":
+            raise ValueError("no luck")
+        return real(run)
+
+    monkeypatch.setattr(fanout, "run_experiment", failing)
+    command = ["reproduce", "small", "--seeds", "1", "--output", str(tmp_path)]
+    assert main(command) == 1
+    out, err = capsys.readouterr()
+    assert "| owl-memory | 1 |" in out
+    assert "failed: ValueError: no luck" in err
+    assert main([*command, "--list"]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["done", "missing"]
+
+
+def test_ctrl_c_says_how_to_go_on(capsys, monkeypatch, tmp_path):
+    def stop(run):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(fanout, "run_experiment", stop)
+    assert main(["reproduce", "sc3", "--output", str(tmp_path)]) == 130
+    assert "the same command goes on from there" in capsys.readouterr().err
+
+
+def part(monkeypatch, name: str, **functions) -> None:
+    module = ModuleType(f"owlrl.experiments.{name}")
+    vars(module).update(functions)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+
+
+def test_demo_and_report_are_called(monkeypatch, capsys, tmp_path, trained):
+    asked = []
+
+    def run_demo(**arguments):
+        asked.append(arguments)
+        return SimpleNamespace(table=lambda: "the table")
+
+    part(monkeypatch, "demo", run_demo=run_demo)
+    part(monkeypatch, "report", write_report=lambda directory, output: asked.append((directory, output)))
+    assert main(["demo", "--picture", str(tmp_path / "x.png")]) == 0
+    assert "the table" in capsys.readouterr().out
+    assert main(["report", str(trained.parent)]) == 0
+    assert asked == [{"output": tmp_path / "x.png"}, (trained.parent, trained.parent / "report.html")]
+
+
+def test_missing_libraries_are_one_line(capsys, monkeypatch, trained):
+    def missing(name):
+        raise ImportError(f"No module named {name!r}")
+
+    monkeypatch.setattr(commands.importlib, "import_module", missing)
+    monkeypatch.setattr(cli.importlib, "import_module", missing)
+    assert "the command needs tyro" in refused(capsys, "demo")
+    monkeypatch.setattr(cli.importlib, "import_module", lambda name: sys.modules[name])
+    monkeypatch.setattr(commands, "importlib", SimpleNamespace(import_module=missing))
+    assert "the report cannot be made" in refused(capsys, "report", str(trained.parent))
+
+
+def test_the_module_is_a_program():
+    done = subprocess.run(
+        [sys.executable, "-m", "owlrl.cli", "train", "--tasks", "SC4"], capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("owlrl: Run: tasks is 'SC4'") and "Traceback" not in done.stderr
