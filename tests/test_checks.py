@@ -47,7 +47,7 @@ def test_a_bound_learner_s_parts_are_all_looked_at():
         "per_task['epsilon'] is a int; expected a Stateful",
         "targets has ['other'], which networks has not",
         "optimizers has []; expected the names of networks, ['q']",
-        "replay is 'buffer'",
+        "replay is a str and lacks",
     ):
         assert part in text, part
 

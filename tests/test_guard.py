@@ -40,19 +40,32 @@ def test_a_step_with_bad_numbers_is_not_made(factor):
     guard.begin("a")
     before = q.trunk.weight.clone()
     backward(q, optimizer, factor)
-    with pytest.raises(NonFiniteError, match=r"task 'a', step 1: the gradient of 'heads.0.bias'"):
+    with pytest.raises(
+        NonFiniteError, match=r"task 'a', step 1: the gradient of 'trunk.weight' in network 'q'"
+    ):
         optimizer.step()
     assert torch.equal(before, q.trunk.weight)
 
 
-def test_the_watched_head_is_the_active_one():
+def test_bad_numbers_that_the_head_does_not_see_are_found_too():
     q, optimizer, guard = make()
-    q.add_head(optimizer=optimizer)
-    q.activate(1)
     guard.begin("b")
-    backward(q, optimizer, float("nan"))
-    with pytest.raises(NonFiniteError, match=r"heads.1.bias"):
+    backward(q, optimizer)
+    q.trunk.bias.grad[1] = float("nan")
+    before = q.heads[0].weight.clone()
+    with pytest.raises(NonFiniteError, match=r"'trunk.bias' in network 'q'"):
         optimizer.step()
+    assert torch.equal(before, q.heads[0].weight)
+
+
+def test_steps_are_refused_while_paused():
+    q, optimizer, guard = make()
+    guard.begin("a")
+    backward(q, optimizer)
+    with guard.paused(), pytest.raises(OwlStateError, match="outside a task"):
+        optimizer.step()
+    optimizer.step()
+    assert guard.steps == 1
 
 
 def test_weights_are_checked_by_name():

@@ -155,6 +155,8 @@ def test_wrong_calls_are_named(owl):
     with pytest.raises(OwlValueError, match="3 rewards"):
         policy.observe(SIGNS[:2], np.zeros(2, int), np.zeros(3), SIGNS[:2], np.zeros(2, bool))
     policy.reset()
+    with pytest.raises(NonFiniteError, match="observation has NaN"):
+        policy.act(np.full(SIZE, np.nan, np.float32))
     with pytest.raises(NonFiniteError, match="reward is nan"):
         policy.observe(SIGNS[0], 0, float("nan"), SIGNS[0], False)
 

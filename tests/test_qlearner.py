@@ -203,6 +203,10 @@ def test_every_problem_is_named_at_once():
             "does not hold q's parameters",
         ),
         ({"layers": ["9"]}, "there is no layer '9'"),
+        ({"loss": nn.SmoothL1Loss()}, "loss could not be called"),
+        ({"loss": lambda q, goal, reduction: (q - goal).mean()}, "a number per row"),
+        ({"double": "yes"}, "double is 'yes'"),
+        ({"preprocess": 3}, "preprocess is 3"),
         ({"per_task": {"o": torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1)}}, "not an optimizer"),
     ],
 )

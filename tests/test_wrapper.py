@@ -17,7 +17,7 @@ from owlrl import (
     UniformSelector,
 )
 from owlrl.errors import NonFiniteError, OwlError, OwlStateError, OwlTypeError, OwlValueError
-from tests.own_dqn import SIZE, Signs, make_script, score, train
+from tests.own_dqn import SIZE, Signs, make_replay, make_script, score, train
 
 TASKS = {"same": Signs(0), "next": Signs(1)}
 
@@ -311,7 +311,7 @@ def test_non_finite_gradients_stop_training_and_name_step_and_task():
     with owl.task("a"):
         train(script, Signs(0), 60)
     before = weights(script)
-    message = r"task 'a', step 1: the gradient of 'heads.0.bias' in network 'q'"
+    message = r"task 'a', step 1: the gradient of 'trunk.0.weight' in network 'q'"
     with pytest.raises(NonFiniteError, match=message), owl.task("a"):
         train(script, Signs(0), 60, extra=lambda: script.q(torch.ones(1, SIZE)).sum() * float("inf"))
     assert equal(before, weights(script)) and owl.tasks["a"].visits == 1
@@ -337,18 +337,21 @@ def test_non_finite_rewards_are_refused_by_the_replay():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"regularizer": 500.0}, "protocol Regularizer"),
-        ({"evidence": 3}, "protocol Evidence"),
+        ({"regularizer": EWCRegularizer}, "the class EWCRegularizer"),
+        ({"regularizer": EWCRegularizer({"critic": 1.0})}, "critic"),
+        ({"regularizer": 500.0}, "expected a Regularizer"),
+        ({"evidence": 3}, "expected a Evidence"),
         ({"samples": 0}, "expected an int >= 1"),
         ({"samples": True}, "expected an int >= 1"),
-        ({"replay": object()}, "protocol TaskReplay"),
+        ({"replay": object()}, "expected a TaskReplay"),
     ],
 )
 def test_bad_arguments_leave_the_learner_alone(arguments, message):
     script = make_script("plain")
     with pytest.raises(OwlError, match=message):
         OwlWrapper(script.learner(), **arguments)
-    assert type(script.q[-1]) is nn.Linear
+    assert type(script.q[-1]) is nn.Linear and not script.optimizer._optimizer_step_pre_hooks
+    OwlWrapper(script.learner())  # and now it goes
 
 
 def test_a_replay_is_needed_and_may_be_given_here():
@@ -373,12 +376,119 @@ def test_policy_and_evaluate_refuse_what_makes_no_sense():
         owl.policy()
     with owl.task("a"):
         train(script, Signs(0), 40)
-    with pytest.raises(OwlTypeError, match="protocol HeadSelector"):
+    with pytest.raises(OwlTypeError, match="expected a HeadSelector"):
         owl.policy(selector=3)
     with pytest.raises(OwlValueError, match="pass one of them"):
         owl.evaluate(Signs(), task="a", selector=UniformSelector())
     with pytest.raises(OwlValueError, match="learned are"):
         owl.evaluate(Signs(), task="z")
+
+
+def test_one_regularizer_guards_one_learner():
+    regularizer = EWCRegularizer(10.0)
+    first, second = make_script("plain"), make_script("plain")
+    owl = OwlWrapper(first.learner(), regularizer=regularizer)
+    with pytest.raises(OwlStateError, match="make another EWCRegularizer"):
+        OwlWrapper(second.learner(), regularizer=regularizer)
+    assert type(second.q[-1]) is nn.Linear and not second.optimizer._optimizer_step_pre_hooks
+    with owl.task("a"):
+        train(first, Signs(0), 40)
+    assert regularizer.tasks == ["a"]
+
+
+def test_training_inside_use_is_refused_and_moves_no_head():
+    script = make_script()
+    owl = OwlWrapper(script.learner())
+    with owl.task("a"):
+        train(script, Signs(0), 40)
+    kept = script.q.heads[0].weight.clone()
+    with owl.task("b"):
+        train(script, Signs(1), 40)
+        with owl.use("a"), pytest.raises(OwlStateError, match="not inside"):
+            train(script, Signs(1), 40)
+        train(script, Signs(1), 40)
+    assert torch.equal(kept, script.q.heads[0].weight)
+
+
+def test_a_deep_copy_is_refused():
+    with pytest.raises(OwlStateError, match="save"):
+        copy.deepcopy(OwlWrapper(make_script().learner()))
+
+
+def test_a_first_task_that_says_its_number_of_actions_takes_the_head_there_is():
+    script = make_script()
+    owl = OwlWrapper(script.learner())
+    with owl.task("a", num_actions=SIZE) as record:
+        train(script, Signs(0), 40)
+    assert record.head == 0 and script.q.num_heads == 1
+
+
+def test_evidence_is_the_heads_own_whatever_their_order():
+    script = make_script()
+    owl = OwlWrapper(script.learner())
+    with owl.task("wide", num_actions=SIZE + 1) as wide:
+        train(script, Signs(0), 200)
+    with owl.task("narrow") as narrow:
+        train(script, Signs(1), 200)
+    assert (wide.head, narrow.head) == (1, 0)
+    rows = script.replay.sample(16)
+    swapped = owl.learner.td_errors(rows, np.array([1, 0]))
+    assert torch.equal(swapped, owl.learner.td_errors(rows, np.array([0, 1])).flip(0))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda o: torch.optim.lr_scheduler.ExponentialLR(o, 0.9),
+        lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, 8),
+        lambda o: torch.optim.lr_scheduler.OneCycleLR(o, max_lr=0.1, total_steps=50),
+    ],
+)
+def test_step_sizes_start_anew_and_resume_with_their_schedule(make, tmp_path):
+    script = make_script()
+    schedule = make(script.optimizer)
+    owl = OwlWrapper(script.learner(per_task={"rate": schedule}))
+    rates: dict[str, list[float]] = {"a": [], "b": []}
+    for name in ("a", "b", "a"):
+        with owl.task(name):
+            for _ in range(4):
+                rates[name].append(script.optimizer.param_groups[0]["lr"])
+                train(script, Signs(0), 33)
+                schedule.step()
+    assert rates["a"][:4] == rates["b"] and len(set(rates["a"])) == 8
+    owl.save(tmp_path / "s")
+
+
+def test_a_failed_consolidation_leaves_the_evidence_as_it_was(monkeypatch):
+    script, owl, _ = wrapped("multihead")
+    with owl.task("a"):
+        train(script, Signs(0), 40)
+    known = owl.evidence.state_dict()
+
+    def broken(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(owl.regularizer, "consolidate", broken)
+    with pytest.raises(MemoryError), owl.task("a"):
+        train(script, Signs(0), 60)
+    assert owl.evidence.state_dict() == known and owl.tasks["a"].visits == 1
+
+
+def test_a_plain_list_may_be_given_to_the_wrapper():
+    script = make_script(replay="deque")
+    owl = OwlWrapper(QLearner(script.q, script.target, script.optimizer, gamma=0.5), replay=script.replay)
+    with owl.task("a"):
+        train(script, Signs(0), 40)
+    assert owl.tasks["a"].visits == 1
+
+
+def test_without_a_task_the_seed_makes_evaluation_repeatable():
+    script, owl, _ = wrapped("multihead")
+    for name, env in TASKS.items():
+        with owl.task(name):
+            train(script, env, 60)
+    returns = [owl.evaluate(Signs(0), seed=4, episodes=4).returns.tolist() for _ in range(2)]
+    assert returns[0] == returns[1]
 
 
 # ------------------------------------------------------------------------- save and load
@@ -445,6 +555,31 @@ def test_loading_into_another_learner_names_everything_and_undoes_itself(tmp_pat
     with pytest.raises(OwlValueError, match=r"'0.weight' of shape \(8, 4\), but \(32, 4\) was saved"):
         OwlWrapper.load(tmp_path / "s", learner, regularizer=EWCRegularizer(10.0))
     assert type(other.q[-1]) is nn.Linear and equal(before, weights(other))
+
+
+def test_loading_refuses_another_optimizer_or_discount(tmp_path):
+    script = make_script()
+    owl = OwlWrapper(script.learner())
+    with owl.task("a"):
+        train(script, Signs(0), 40)
+    owl.save(tmp_path / "s")
+    other = make_script()
+    other.optimizer = torch.optim.SGD(other.q.parameters(), lr=0.1)
+    before = weights(other)
+    with pytest.raises(OwlValueError, match="'Adam'} were saved"):
+        OwlWrapper.load(tmp_path / "s", other.learner())
+    grouped = make_script()
+    grouped.optimizer = torch.optim.Adam([{"params": [p]} for p in grouped.q.parameters()])
+    with pytest.raises(OwlValueError, match="groups of"):
+        OwlWrapper.load(tmp_path / "s", grouped.learner())
+    assert equal(before, weights(other))
+    learner = QLearner(other.q, other.target, other.optimizer, replay=make_replay("deque"), gamma=0.9)
+    with pytest.raises(OwlValueError, match=r"gamma is 0.9, but 0.5 was saved"):
+        OwlWrapper.load(tmp_path / "s", learner)
+    with pytest.raises(FileNotFoundError, match="make it first"):
+        owl.save(tmp_path / "missing" / "s")
+    with pytest.raises(IsADirectoryError, match="name a file"):
+        owl.save(tmp_path)
 
 
 def test_loading_restores_heads_with_other_numbers_of_actions(tmp_path):

@@ -156,6 +156,10 @@ def _unflatten(value: Any, tensors: dict[str, Tensor]) -> Any:
 
 
 def _write_atomically(path: Path, data: bytes) -> None:
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"there is no directory {path.parent} to save {path.name} in; make it first")
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a directory; name a file in it")
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
     temporary = Path(name)
     try:

@@ -74,13 +74,12 @@ def part_problem(name: str, item: object, protocol: type, example: str) -> list[
     >>> from owlrl.checks import part_problem
     >>> from owlrl.protocols import Stateful
     >>> part_problem("schedule", 3, Stateful, "an optimizer")
-    ['schedule is 3 and lacks load_state_dict, state_dict; expected the protocol Stateful, e.g. an optimizer']
+    ['schedule is a int and lacks load_state_dict, state_dict; expected a Stateful, e.g. an optimizer']
     """
     if missing := missing_members(item, protocol):
+        got = f"the class {item.__name__}" if isinstance(item, type) else f"a {type(item).__name__}"
         lacks = ", ".join(missing)
-        return [
-            f"{name} is {item!r} and lacks {lacks}; expected the protocol {protocol.__name__}, e.g. {example}"
-        ]
+        return [f"{name} is {got} and lacks {lacks}; expected a {protocol.__name__}, e.g. {example}"]
     return []
 
 

@@ -8,7 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-__all__ = ["NonFiniteError", "OwlError", "OwlStateError", "OwlTypeError", "OwlValueError", "raise_problems"]
+__all__ = [
+    "NonFiniteError",
+    "OwlError",
+    "OwlStateError",
+    "OwlTypeError",
+    "OwlValueError",
+    "int_problem",
+    "raise_problems",
+]
 
 
 class OwlError(Exception):
@@ -56,6 +64,19 @@ class NonFiniteError(OwlError, ArithmeticError):
     >>> issubclass(NonFiniteError, ArithmeticError)
     True
     """
+
+
+def int_problem(name: str, value: object, *, least: int = 1) -> str | None:
+    """What is wrong with ``value`` if it is not an int of at least ``least``; a bool is none.
+
+    >>> from owlrl.errors import int_problem
+    >>> int_problem("size", 3)
+    >>> int_problem("size", True)
+    'size is True; expected an int >= 1'
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        return f"{name} is {value!r}; expected an int >= {least}"
+    return None
 
 
 def raise_problems(where: str, problems: Iterable[str], *, kind: type[OwlError] = OwlValueError) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import nn
 from torch.optim import Optimizer
 
 from owlrl.errors import NonFiniteError, OwlStateError
@@ -18,8 +19,8 @@ __all__ = ["StepGuard"]
 class StepGuard:
     """Looks at every optimizer step of a wrapped learner before it is made.
 
-    A NaN or an infinity in a loss reaches the gradient of the active head, which is small:
-    looking there costs microseconds. The step is then refused, so the weights stay finite.
+    A step outside a task is refused, and so is one with a gradient that is not finite, the
+    regularizer's share included: the weights stay as they are.
 
     >>> import torch
     >>> from torch import nn
@@ -33,7 +34,7 @@ class StepGuard:
     >>> optimizer.step()
     Traceback (most recent call last):
     ...
-    owlrl.errors.NonFiniteError: task 'left', step 1: the gradient of 'heads.0.bias' in network 'q' is not \
+    owlrl.errors.NonFiniteError: task 'left', step 1: the gradient of 'trunk.weight' in network 'q' is not \
 finite; the step was not made and the weights are as before. Look for NaN or infinity in rewards, \
 observations and loss, or lower the step size
     >>> guard.detach()
@@ -43,23 +44,26 @@ observations and loss, or lower the step size
         self.steps = 0
         self._learner = learner
         self._task: str | None = None
-        self._watched: dict[int, list[tuple[str, str, nn.Parameter]]] = {}
         optimizers = {id(o): o for o in learner.optimizers.values()}
         self._first = next(iter(optimizers), None)
         self._handles = [o.register_step_pre_hook(self._before_step) for o in optimizers.values()]
 
     def begin(self, task: str) -> None:
-        """Allow steps, and watch the active head of every network."""
+        """Allow steps."""
         self._task, self.steps = task, 0
-        self._watched = {}
-        for name, network in self._learner.networks.items():
-            # the last parameter is the output's bias where there is one: the smallest that sees every row
-            *_, (key, parameter) = network.head_parameters(network.pointer.head).items()
-            self._watched.setdefault(id(self._learner.optimizers[name]), []).append((name, key, parameter))
 
     def end(self) -> None:
         """Refuse steps again."""
         self._task = None
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Refuse steps inside the block."""
+        task, self._task = self._task, None
+        try:
+            yield
+        finally:
+            self._task = task
 
     def check_weights(self) -> None:
         """Raise if any weight of a network is not finite."""
@@ -79,14 +83,22 @@ observations and loss, or lower the step size
     def _before_step(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
         if self._task is None:
             raise OwlStateError(
-                "optimizer.step() was called outside a task; train inside `with owl.task(name):`, "
-                "or owl.unwrap() the learner first"
+                "optimizer.step() was called outside a task; train inside `with owl.task(name):`, not inside "
+                "`owl.use(name)`, or owl.unwrap() the learner first"
             )
         self.steps += id(optimizer) == self._first
-        for name, key, parameter in self._watched.get(id(optimizer), ()):
-            if parameter.grad is not None and not math.isfinite(float(parameter.grad.sum())):
-                raise NonFiniteError(
-                    f"task {self._task!r}, step {self.steps}: the gradient of {key!r} in network {name!r} is "
-                    "not finite; the step was not made and the weights are as before. Look for NaN or "
-                    "infinity in rewards, observations and loss, or lower the step size"
-                )
+        grads = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        # one number for all: a norm is finite only if every entry is
+        if grads and not math.isfinite(float(torch.stack(torch._foreach_norm(grads)).sum())):
+            raise NonFiniteError(
+                f"task {self._task!r}, step {self.steps}: the gradient of {self._culprit()} is not finite; "
+                "the step was not made and the weights are as before. Look for NaN or infinity in rewards, "
+                "observations and loss, or lower the step size"
+            )
+
+    def _culprit(self) -> str:
+        for name, network in self._learner.networks.items():
+            for key, parameter in network.module.named_parameters():
+                if parameter.grad is not None and not bool(torch.isfinite(parameter.grad).all()):
+                    return f"{key!r} in network {name!r}"
+        return "the whole network"

@@ -168,6 +168,8 @@ class AdaptivePolicy:
         if not self._ready:
             raise OwlStateError("AdaptivePolicy: no episode has begun; call reset() first")
         batch = torch.as_tensor(np.asarray(observation))
+        if batch.is_floating_point() and not bool(torch.isfinite(batch).all()):
+            raise NonFiniteError(f"AdaptivePolicy: {name} has NaN or infinity; expected finite numbers")
         if self._num_envs is None:
             return batch.unsqueeze(0)
         if batch.ndim == 0 or len(batch) != self._num_envs:

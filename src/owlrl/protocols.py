@@ -305,5 +305,6 @@ def missing_members(item: object, protocol: type) -> list[str]:
         for name in vars(base)
         if not name.startswith("_") or name == "__len__"
     }
-    there = {*dir(type(item)), *getattr(item, "__dict__", {})}
+    own = {} if isinstance(item, type) else getattr(item, "__dict__", {})  # a class is not its instance
+    there = {*dir(type(item)), *own}
     return sorted(wanted - there)

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from owlrl.errors import OwlStateError, OwlValueError
+from owlrl.errors import OwlStateError
 from owlrl.heads import MultiHeadLinear, MultiHeadQ, PromotedNetwork, promote_output_layers
 from owlrl.heads.growth import owning_group
 from owlrl.heads.promote import check_promotable, find_output_layers
@@ -129,7 +129,23 @@ class QLearner:
                 )
         if self.init not in ("fresh", "copy"):
             found.append(f'init is {self.init!r}; expected "fresh" or "copy"')
-        return found
+        if not isinstance(self.double, bool):
+            found.append(f"double is {self.double!r}; expected True or False")
+        if self.preprocess is not None and not callable(self.preprocess):
+            found.append(f"preprocess is {self.preprocess!r}; expected a function of a batch of observations")
+        return found + self._loss_problems()
+
+    def _loss_problems(self) -> list[str]:
+        try:
+            shape = tuple(self.loss(torch.zeros(3), torch.ones(3), reduction="none").shape)
+        except Exception as error:  # somebody's function
+            return [
+                f"loss could not be called ({type(error).__name__}: {error}); expected "
+                'loss(q, target, reduction="none") -> a number per row, as torch.nn.functional.smooth_l1_loss'
+            ]
+        return (
+            [] if shape == (3,) else [f"loss gave shape {shape} for 3 rows; expected (3,), a number per row"]
+        )
 
     def bind(self) -> None:
         """Give the networks their heads; the target follows the online network's active head."""
@@ -204,7 +220,7 @@ class QLearner:
             value = double_q_value(next_q, next_target) if self.double else max_q_value(next_target)
             goal = td_target(*self._on(q, transitions), value)
             delta = goal - taken(q[:, :rows], transitions.action.to(q.device))
-        return delta if len(heads) == len(delta) else delta[torch.as_tensor(heads, device=delta.device)]
+        return delta[torch.as_tensor(heads, device=delta.device)]
 
     def consolidation(self, rows: Transitions) -> dict[str, Consolidation]:
         """Rows of the active head's task with their targets, for a regularizer."""
@@ -227,33 +243,38 @@ class QLearner:
         return f"QLearner({type(self.q).__name__})"
 
     def _network_problems(self) -> list[str]:
-        found = []
+        found = self._target_problems()
+        if not isinstance(self.optimizer, Optimizer):
+            found.append(f"optimizer is a {type(self.optimizer).__name__}; expected a torch.optim.Optimizer")
         if not isinstance(self.q, nn.Module):
-            return [f"q is a {type(self.q).__name__}; expected an nn.Module"]
+            return [f"q is a {type(self.q).__name__}; expected an nn.Module", *found]
         if any(isinstance(m, MultiHeadLinear) for m in self.q.modules()):
             found.append("q has been given heads already; unwrap() its OwlWrapper first")
         elif not isinstance(self.q, MultiHeadQ):
             try:
-                names = self.layers or find_output_layers(self.q, self._example())
+                names = find_output_layers(self.q, self._example()) if self.layers is None else self.layers
                 check_promotable(self.q, names)
-            except (OwlValueError, RuntimeError) as error:
-                found.append(f"q cannot be given heads: {error}")
+            except Exception as error:  # the network and preprocess are the user's: anything may come
+                found.append(f"q cannot be given heads: {type(error).__name__}: {error}")
         if not isinstance(self.optimizer, Optimizer):
-            found.append(f"optimizer is a {type(self.optimizer).__name__}; expected a torch.optim.Optimizer")
-        elif missing := [n for n, p in self.q.named_parameters() if owning_group(self.optimizer, p) is None]:
+            return found
+        if missing := [n for n, p in self.q.named_parameters() if owning_group(self.optimizer, p) is None]:
             found.append(
                 f"optimizer does not hold q's parameters {missing}; expected one built from q.parameters() "
                 "(a deep copy of the network or of the optimizer holds other tensors)"
             )
-        return found + self._target_problems()
+        return found
 
     def _target_problems(self) -> list[str]:
         if self.target is None:
             return []
         if not isinstance(self.target, nn.Module):
             return [f"target is a {type(self.target).__name__}; expected an nn.Module or None"]
-        if self.target is self.q:
-            return ["target is q itself; expected a copy, e.g. copy.deepcopy(q), or None"]
+        if not isinstance(self.q, nn.Module):
+            return []
+        own = {id(p) for p in self.q.parameters()}
+        if any(id(p) in own for p in self.target.parameters()):
+            return ["target is q itself or shares parameters with it; expected copy.deepcopy(q), or None"]
         shapes = {name: tuple(p.shape) for name, p in self.q.named_parameters()}
         others = {name: tuple(p.shape) for name, p in self.target.named_parameters()}
         if shapes != others:
@@ -277,7 +298,10 @@ class QLearner:
 
     def _example(self) -> Tensor | None:
         shape = getattr(self.replay, "observation_shape", None)
-        return None if shape is None else self.prepare(torch.zeros(1, *shape))
+        if shape is None:
+            return None
+        dtype = getattr(self.replay, "observation_dtype", np.float32)
+        return self.prepare(torch.from_numpy(np.zeros((1, *shape), dtype=dtype)))
 
     def _bound(self, heads: HeadedQ | None) -> HeadedQ:
         if heads is None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from torch import Tensor
+from torch.optim.lr_scheduler import LRScheduler
 
 from owlrl.checkpoint import get_rng_state
 from owlrl.errors import raise_problems
@@ -38,6 +40,42 @@ class TaskRecord:
     own: dict[str, Any] = field(default_factory=dict)
 
 
+def own_state(item: Stateful) -> dict[str, Any]:
+    """What a task has of its own in ``item``; of a learning-rate scheduler also what it set in its optimizer.
+
+    >>> import torch
+    >>> from owlrl.tasks import load_own_state, own_state
+    >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=1.0)
+    >>> schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    >>> fresh = own_state(schedule)
+    >>> optimizer.step(), schedule.step()
+    (None, None)
+    >>> load_own_state(schedule, fresh)
+    >>> optimizer.param_groups[0]["lr"]
+    1.0
+    """
+    state: dict[str, Any] = {"state": copy.deepcopy(item.state_dict())}
+    if isinstance(item, LRScheduler):
+        groups = item.optimizer.param_groups
+        kept = [{k: v for k, v in group.items() if not k.startswith("param")} for group in groups]
+        state["groups"] = copy.deepcopy(kept)
+    return state
+
+
+def load_own_state(item: Stateful, state: Mapping[str, Any]) -> None:
+    """Put back what `own_state` gave.
+
+    >>> import torch
+    >>> from owlrl.tasks import load_own_state, own_state
+    >>> module = torch.nn.Linear(1, 1)
+    >>> load_own_state(module, own_state(module))
+    """
+    item.load_state_dict(copy.deepcopy(state["state"]))
+    if isinstance(item, LRScheduler):
+        for group, kept in zip(item.optimizer.param_groups, state["groups"], strict=True):
+            group.update(copy.deepcopy(kept))
+
+
 def wrapper_state(
     learner: OffPolicyLearner, tasks: Mapping[str, TaskRecord], parts: Mapping[str, Stateful | None]
 ) -> dict[str, Any]:
@@ -50,7 +88,7 @@ def wrapper_state(
     >>> q = MultiHeadQ(nn.Linear(1, 2), 2, 2)
     >>> learner = QLearner(q, None, torch.optim.SGD(q.parameters(), lr=0.1))
     >>> sorted(wrapper_state(learner, {}, {}))
-    ['active', 'networks', 'optimizers', 'parts', 'per_task', 'rng', 'targets', 'tasks']
+    ['active', 'gamma', 'kinds', 'networks', 'optimizers', 'parts', 'per_task', 'rng', 'targets', 'tasks']
     """
     return {
         "tasks": {name: asdict(record) for name, record in tasks.items()},
@@ -58,7 +96,9 @@ def wrapper_state(
         "networks": {name: network.module.state_dict() for name, network in learner.networks.items()},
         "targets": {name: network.module.state_dict() for name, network in learner.targets.items()},
         "optimizers": {name: optimizer.state_dict() for name, optimizer in learner.optimizers.items()},
-        "per_task": {name: item.state_dict() for name, item in learner.per_task.items()},
+        "per_task": {name: own_state(item) for name, item in learner.per_task.items()},
+        "kinds": _kinds(learner),
+        "gamma": float(learner.gamma),
         "parts": {
             name: None if part is None else {"kind": type(part).__name__, "state": part.state_dict()}
             for name, part in parts.items()
@@ -88,16 +128,19 @@ def restore_wrapper(
             learner.add_head(num_actions=record.num_actions)
     groups = (("networks", learner.networks), ("targets", learner.targets))
     problems = [p for group, networks in groups for p in _shape_problems(group, networks, state[group])]
+    problems += _group_problems(learner, state["optimizers"])
     raise_problems("OwlWrapper.load", problems)
-    for group, networks in groups:
-        for name, network in networks.items():
-            network.module.load_state_dict(state[group][name])
-    for group, items in (("optimizers", learner.optimizers), ("per_task", learner.per_task)):
-        for name, item in items.items():
-            item.load_state_dict(state[group][name])
+    # the parts look at what they are given before they take it, so they come first; the rest was looked at
     for name, part in parts.items():
         if part is not None:
             part.load_state_dict(state["parts"][name]["state"])
+    for group, networks in groups:
+        for name, network in networks.items():
+            network.module.load_state_dict(state[group][name])
+    for name, optimizer in learner.optimizers.items():
+        optimizer.load_state_dict(state["optimizers"][name])
+    for name, item in learner.per_task.items():
+        load_own_state(item, state["per_task"][name])
     return records
 
 
@@ -122,6 +165,24 @@ def _part_problems(
     ):
         if sorted(items) != sorted(state[group]):
             found.append(f"the learner's {group} are {sorted(items)}, but {sorted(state[group])} were saved")
+    if not found and _kinds(learner) != state["kinds"]:
+        found.append(f"the optimizers are {_kinds(learner)}, but {state['kinds']} were saved")
+    if float(learner.gamma) != state["gamma"]:
+        found.append(f"gamma is {learner.gamma}, but {state['gamma']} was saved")
+    return found
+
+
+def _kinds(learner: OffPolicyLearner) -> dict[str, str]:
+    return {name: type(optimizer).__name__ for name, optimizer in learner.optimizers.items()}
+
+
+def _group_problems(learner: OffPolicyLearner, saved: Mapping[str, Any]) -> list[str]:
+    found = []
+    for name, optimizer in learner.optimizers.items():
+        own = [len(group["params"]) for group in optimizer.param_groups]
+        other = [len(group["params"]) for group in saved[name]["param_groups"]]
+        if own != other:
+            found.append(f"optimizers[{name!r}] has groups of {own} parameters, but {other} were saved")
     return found
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from owlrl.errors import OwlTypeError, OwlValueError
 
-__all__ = ["HeadPointer", "Transitions", "check_head"]
+__all__ = ["HeadPointer", "Transitions", "check_head", "check_heads"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,3 +148,28 @@ def check_head(where: str, head: object, num_heads: int) -> int:
             f"({num_heads} head{'s' * (num_heads != 1)}; add_head() makes another)"
         )
     return int(head)
+
+
+def check_heads(where: str, heads: object, num_heads: int, rows: int) -> None:
+    """Raise unless ``heads`` is a tensor (rows,) of heads that there are.
+
+    >>> import torch
+    >>> from owlrl.types import check_heads
+    >>> check_heads("q", torch.tensor([1, 0]), 2, 2)
+    >>> check_heads("q", torch.tensor([1, 2]), 2, 2)
+    Traceback (most recent call last):
+    ...
+    owlrl.errors.OwlValueError: q: heads has 2; expected 0 to 1 (2 heads)
+    """
+    if not isinstance(heads, Tensor) or heads.dtype not in (torch.int64, torch.int32):
+        got = heads.dtype if isinstance(heads, Tensor) else type(heads).__name__
+        raise OwlTypeError(f"{where}: heads is {got}; expected an int64 tensor, one head per row")
+    if heads.shape != (rows,):
+        raise OwlValueError(f"{where}: heads has shape {tuple(heads.shape)}; expected ({rows},), one per row")
+    if rows:
+        low, high = (int(x) for x in heads.aminmax())
+        if low < 0 or high >= num_heads:
+            wrong = low if low < 0 else high
+            raise OwlValueError(
+                f"{where}: heads has {wrong}; expected 0 to {num_heads - 1} ({num_heads} heads)"
+            )

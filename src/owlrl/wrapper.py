@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableSequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
+
+from torch.optim import Optimizer
 
 from owlrl.checkpoint import load_state, save_state, set_rng_state
 from owlrl.checks import check_bound, check_learner, part_problem
@@ -17,8 +18,9 @@ from owlrl.evidence import TDErrorEvidence
 from owlrl.guard import StepGuard
 from owlrl.policy import AdaptivePolicy
 from owlrl.protocols import Evidence, HeadSelector, OffPolicyLearner, Regularizer, Stateful, TaskReplay
+from owlrl.replay import ListReplay
 from owlrl.selection import ExpWeightsSelector, OracleSelector
-from owlrl.tasks import TaskRecord, restore_wrapper, wrapper_state
+from owlrl.tasks import TaskRecord, load_own_state, own_state, restore_wrapper, wrapper_state
 from owlrl.types import HeadPointer, Transitions
 
 __all__ = ["OwlWrapper"]
@@ -58,13 +60,15 @@ tasks=['left', 'right'])
         learner: OffPolicyLearner,
         *,
         regularizer: Regularizer | None = None,
-        replay: TaskReplay | None = None,
+        replay: TaskReplay | MutableSequence[Any] | None = None,
         evidence: Evidence | None = None,
         samples: int = 60_000,
     ) -> None:
         check_learner(learner)
         self.learner = learner
         self.regularizer = regularizer
+        if isinstance(replay, MutableSequence):
+            replay = ListReplay(replay, gamma=learner.gamma)
         self.replay = learner.replay if replay is None else replay
         self.evidence = TDErrorEvidence() if evidence is None else evidence
         self.samples = samples
@@ -73,18 +77,26 @@ tasks=['left', 'right'])
         self._unwrapped = False
         raise_problems("OwlWrapper", self._problems())
         learner.bind()
+        attached: list[Optimizer] = []
         try:
             raise_problems("OwlWrapper", check_bound(learner))
-            self._claim()
+            if self._pointer.owner is not None:
+                raise OwlStateError(
+                    "OwlWrapper: these networks are wrapped already; unwrap() the first wrapper"
+                )
+            if regularizer is not None:
+                regularizer.bind(learner.networks, self._sample)
+                for optimizer in {id(o): o for o in learner.optimizers.values()}.values():
+                    regularizer.attach(optimizer)
+                    attached.append(optimizer)
         except BaseException:
+            if attached and regularizer is not None:
+                regularizer.detach()
             learner.unbind(0)
             raise
+        self._pointer.owner = self
         self._initial = self._own_state()
-        self._guard = StepGuard(learner)
-        if regularizer is not None:
-            regularizer.bind(learner.networks, self._sample)
-            for optimizer in {id(o): o for o in learner.optimizers.values()}.values():
-                regularizer.attach(optimizer)
+        self._guard = StepGuard(learner)  # last, so that it sees the regularizer's gradient too
 
     @property
     def current_task(self) -> str | None:
@@ -125,9 +137,9 @@ tasks=['left', 'right'])
 
     @contextmanager
     def use(self, name: str) -> Iterator[None]:
-        """Act as task ``name`` inside the block, without training it; then as before."""
+        """Act as task ``name`` inside the block, without training it (steps are refused); then as before."""
         self._refuse_unwrapped(f"use({name!r})")
-        with self._pointer.at(self._learned(name).head):
+        with self._pointer.at(self._learned(name).head), self._guard.paused():
             yield
 
     def policy(self, selector: HeadSelector | None = None) -> AdaptivePolicy:
@@ -168,6 +180,8 @@ tasks=['left', 'right'])
             self._learned(task)
             arms = [name for name, record in self.tasks.items() if record.visits]
             selector = OracleSelector(arms.index(task))
+        elif selector is None:
+            selector = ExpWeightsSelector(seed=seed)
         return run_episodes(
             self.policy(selector),
             env,
@@ -222,6 +236,12 @@ tasks=['left', 'right'])
         self._unwrapped = True
         return self.learner
 
+    def __deepcopy__(self, memo: object) -> OwlWrapper:
+        raise OwlStateError(
+            "OwlWrapper: a deep copy would lose the optimizers' hooks and share the active head; save() it "
+            "and load() it into a fresh learner instead"
+        )
+
     def __repr__(self) -> str:
         regularizer = None if self.regularizer is None else type(self.regularizer).__name__
         replay = None if self.replay is None else type(self.replay).__name__
@@ -246,11 +266,6 @@ tasks=['left', 'right'])
         if isinstance(self.samples, bool) or not isinstance(self.samples, int) or self.samples < 1:
             found.append(f"samples is {self.samples!r}; expected an int >= 1")
         return found
-
-    def _claim(self) -> None:
-        if self._pointer.owner is not None:
-            raise OwlStateError("OwlWrapper: these networks are wrapped already; unwrap() the first wrapper")
-        self._pointer.owner = self
 
     def _check_entry(self, name: str, num_actions: int | None) -> None:
         if not isinstance(name, str) or not name:
@@ -285,10 +300,14 @@ tasks=['left', 'right'])
         if name not in self.tasks:
             heads = next(iter(self.learner.networks.values())).num_heads
             free = set(range(heads)) - {record.head for record in self.tasks.values()}
-            fits = bool(free) and num_actions is None
-            head = min(free) if fits else self.learner.add_head(num_actions=num_actions)
+            fitting = [k for k in sorted(free) if num_actions in (None, self._num_outputs(k))]
+            head = fitting[0] if fitting else self.learner.add_head(num_actions=num_actions)
             self.tasks[name] = TaskRecord(head=head, num_actions=num_actions)
         return self.tasks[name]
+
+    def _num_outputs(self, head: int) -> int:
+        *_, last = next(iter(self.learner.networks.values())).head_parameters(head).values()
+        return len(last)
 
     def _enter(self, name: str, record: TaskRecord) -> None:
         assert self.replay is not None
@@ -307,10 +326,15 @@ tasks=['left', 'right'])
             )
         self._guard.check_weights()
         rows = self.replay.sample_distinct(self.samples)
+        known = self.evidence.state_dict()
         self.evidence.calibrate(self.learner, record.head, rows)
-        if self.regularizer is not None:
-            self.regularizer.consolidate(name, self.learner.consolidation(rows))
-        self.replay.end_task()
+        try:
+            if self.regularizer is not None:
+                self.regularizer.consolidate(name, self.learner.consolidation(rows))
+            self.replay.end_task()
+        except BaseException:
+            self.evidence.load_state_dict(known)
+            raise
         record.visits += 1
         record.steps += self._guard.steps
         record.own = self._own_state()
@@ -327,11 +351,11 @@ tasks=['left', 'right'])
         return {"regularizer": self.regularizer, "replay": self.replay, "evidence": self.evidence}
 
     def _own_state(self) -> dict[str, Any]:
-        return {name: copy.deepcopy(item.state_dict()) for name, item in self.learner.per_task.items()}
+        return {name: own_state(item) for name, item in self.learner.per_task.items()}
 
     def _load_own(self, state: dict[str, Any]) -> None:
         for name, item in self.learner.per_task.items():
-            item.load_state_dict(copy.deepcopy(state[name]))
+            load_own_state(item, state[name])
 
     def _sample(self, batch_size: int) -> Transitions:
         assert self.replay is not None

@@ -6,6 +6,7 @@ from torch import nn
 from torch.optim import lr_scheduler
 
 from owlrl.errors import OwlValueError
+from owlrl.heads import MultiHeadQ
 from owlrl.heads.growth import extend_optimizer, owning_group, shrink_optimizer
 
 SCHEDULERS = {
@@ -32,7 +33,7 @@ def test_schedulers_go_on_as_if_nothing_had_grown(name):
         seen = []
         for k in range(8):
             if grow and k == 3:
-                extend_optimizer(optimizer, layer.weight, dict(new.named_parameters()))
+                extend_optimizer(optimizer, layer.parameters(), dict(new.named_parameters()))
                 layers.append(new)
             step(optimizer, layers)
             scheduler.step()
@@ -46,7 +47,7 @@ def test_the_owning_group_grows_and_keeps_its_options():
     optimizer = torch.optim.AdamW(
         [{"params": trunk.parameters(), "lr": 0.1}, {"params": head.parameters(), "lr": 0.5}]
     )
-    extend_optimizer(optimizer, head.weight, dict(new.named_parameters()))
+    extend_optimizer(optimizer, head.parameters(), dict(new.named_parameters()))
     assert [len(g["params"]) for g in optimizer.param_groups] == [2, 4]
     assert owning_group(optimizer, new.bias) == 1
     before = new.weight.detach().clone()
@@ -57,7 +58,7 @@ def test_the_owning_group_grows_and_keeps_its_options():
 def test_parameter_names_grow_and_shrink_with_the_parameters():
     layer, new = nn.Linear(2, 1), nn.Linear(2, 1)
     optimizer = torch.optim.Adam(layer.named_parameters(), lr=0.1)
-    extend_optimizer(optimizer, layer.weight, {f"new.{n}": p for n, p in new.named_parameters()})
+    extend_optimizer(optimizer, layer.parameters(), {f"new.{n}": p for n, p in new.named_parameters()})
     assert optimizer.param_groups[0]["param_names"] == ["weight", "bias", "new.weight", "new.bias"]
     step(optimizer, [layer, new])
     shrink_optimizer(optimizer, list(layer.parameters()))
@@ -70,5 +71,16 @@ def test_a_stranger_is_refused_and_nothing_changed():
     stranger = nn.Linear(2, 1)
     assert owning_group(optimizer, stranger.weight) is None
     with pytest.raises(OwlValueError, match="deep copy"):
-        extend_optimizer(optimizer, stranger.weight, dict(stranger.named_parameters()))
+        extend_optimizer(optimizer, stranger.parameters(), dict(stranger.named_parameters()))
     assert len(optimizer.param_groups[0]["params"]) == 2
+
+
+def test_each_new_parameter_joins_its_own_sibling_s_group():
+    q = MultiHeadQ(nn.Linear(2, 4), 4, 2)
+    weights = [p for p in q.parameters() if p.ndim > 1]
+    biases = [p for p in q.parameters() if p.ndim < 2]
+    optimizer = torch.optim.AdamW(
+        [{"params": weights, "weight_decay": 0.1}, {"params": biases, "weight_decay": 0.0}]
+    )
+    head = q.heads[q.add_head(optimizer=optimizer)]
+    assert owning_group(optimizer, head.weight) == 0 and owning_group(optimizer, head.bias) == 1

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from owlrl.errors import OwlError, OwlTypeError, OwlValueError
-from owlrl.heads import DuelingHead, MultiHeadQ, dueling_q
+from owlrl.heads import DuelingHead, MultiHeadQ, dueling_q, promote_output_layers
 from owlrl.protocols import MultiHead
 
 
@@ -318,3 +318,27 @@ def test_pointer_modes_inside_the_library():
             _ = q.pointer.head
     with q.pointer.at(torch.tensor([1, 0, 1])):
         torch.testing.assert_close(q(observation), q.per_row(observation, heads=torch.tensor([1, 0, 1])))
+
+
+@pytest.mark.parametrize(
+    ("heads", "message"),
+    [
+        (torch.tensor([0, -1]), "heads has -1"),
+        (torch.tensor([0, 2]), "heads has 2"),
+        (torch.tensor([0]), r"shape \(1,\)"),
+        (torch.tensor([[0, 1]]), "shape"),
+        (torch.tensor([True, False]), "expected an int64 tensor"),
+        (torch.tensor([0.0, 1.0]), "expected an int64 tensor"),
+        ([0, 1], "heads is list"),
+    ],
+)
+def test_bad_heads_per_row(heads, message):
+    for network in (make(heads=2), _promoted()):
+        with pytest.raises(OwlError, match=message):
+            network.per_row(torch.zeros(2, 4, dtype=torch.float64), heads=heads)
+
+
+def _promoted():
+    network = promote_output_layers(nn.Sequential(nn.Linear(4, 3)).double())
+    network.add_head()
+    return network

@@ -279,3 +279,32 @@ def test_the_search_keeps_every_module_s_mode():
     find_output_layers(network)
     assert network.training and not network[1].training
     assert isinstance(promote_output_layers(network), PromotedNetwork)
+
+
+@pytest.mark.parametrize("count", [0, -1, True, 2.0, "a"])
+def test_bad_numbers_of_actions(count):
+    heads = promote_output_layers(mlp())
+    with pytest.raises(OwlValueError, match="num_actions is"):
+        heads.add_head(num_actions=count)
+    assert heads.num_heads == 1
+
+
+def test_names_come_in_a_list_and_inputs_must_fit():
+    with pytest.raises(OwlError, match=r"expected a list of names, \['2'\]"):
+        promote_output_layers(mlp(), layers="2")
+    with pytest.raises(OwlValueError, match="could not be called with inputs of shape"):
+        promote_output_layers(mlp(), example=torch.zeros(1, 9))
+
+
+def test_a_kept_head_that_was_never_stepped_takes_no_other_head_s_state():
+    network = mlp()
+    optimizer = torch.optim.Adam(network.parameters(), lr=0.1)
+    heads = promote_output_layers(network)
+    network(torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+    heads.add_head(num_actions=5, optimizer=optimizer)
+    heads.demote(1, optimizer=optimizer)
+    assert network[2].weight not in optimizer.state
+    optimizer.zero_grad()
+    network(torch.ones(1, 4)).sum().backward()
+    optimizer.step()

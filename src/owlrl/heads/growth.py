@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -28,31 +28,34 @@ def owning_group(optimizer: Optimizer, parameter: Tensor) -> int | None:
     return None
 
 
-def extend_optimizer(optimizer: Optimizer, sibling: Tensor, parameters: Mapping[str, nn.Parameter]) -> None:
-    """Add ``parameters`` to the group that holds ``sibling``.
+def extend_optimizer(
+    optimizer: Optimizer, siblings: Iterable[Tensor], parameters: Mapping[str, nn.Parameter]
+) -> None:
+    """Add each of ``parameters`` to the group that holds its sibling.
 
-    The group grows instead of a new one being added: learning-rate schedulers count groups.
+    Groups grow instead of new ones being added: learning-rate schedulers count groups.
 
     >>> import torch
-    >>> from torch import Tensor, nn
+    >>> from torch import nn
     >>> from owlrl.heads.growth import extend_optimizer
     >>> old, new = nn.Linear(1, 1), nn.Linear(1, 1)
     >>> optimizer = torch.optim.Adam(old.parameters(), lr=0.1)
-    >>> extend_optimizer(optimizer, old.weight, dict(new.named_parameters()))
+    >>> extend_optimizer(optimizer, old.parameters(), dict(new.named_parameters()))
     >>> len(optimizer.param_groups), len(optimizer.param_groups[0]["params"])
     (1, 4)
     """
-    index = owning_group(optimizer, sibling)
-    if index is None:
+    owners = [owning_group(optimizer, sibling) for sibling in siblings]
+    if None in owners:
         raise OwlValueError(
             f"extend_optimizer: {type(optimizer).__name__} does not hold the parameters of the network's "
             "first head; expected the optimizer that trains this network (a deep copy of the network or "
             "of the optimizer holds other tensors); pass the one built from network.parameters()"
         )
-    group = optimizer.param_groups[index]
-    group["params"].extend(parameters.values())
-    if "param_names" in group:
-        group["param_names"].extend(parameters)
+    for owner, (name, parameter) in zip(owners, parameters.items(), strict=True):
+        group = optimizer.param_groups[owner or 0]
+        group["params"].append(parameter)
+        if "param_names" in group:
+            group["param_names"].append(name)
 
 
 def shrink_optimizer(optimizer: Optimizer, parameters: Sequence[nn.Parameter]) -> None:

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from owlrl.errors import OwlTypeError, OwlValueError, raise_problems
+from owlrl.errors import OwlTypeError, OwlValueError, int_problem, raise_problems
 from owlrl.heads.growth import extend_optimizer
 from owlrl.heads.linear import LinearStack, occurring, pad_columns
-from owlrl.types import HeadPointer, check_head
+from owlrl.types import HeadPointer, check_head, check_heads
 
 __all__ = ["DuelingHead", "MultiHeadQ", "dueling_q"]
 
@@ -131,6 +131,7 @@ class MultiHeadQ(nn.Module):
 
     def per_row(self, *inputs: Tensor, heads: Tensor) -> Tensor:
         """Q-values (B, A), row ``b`` by head ``heads[b]``, from one trunk pass."""
+        check_heads("MultiHeadQ.per_row", heads, self.num_heads, len(inputs[0]))
         return self._rows_from(self._features(*inputs), heads)
 
     def add_head(
@@ -149,7 +150,7 @@ class MultiHeadQ(nn.Module):
         """
         if init not in ("fresh", "copy"):
             raise OwlValueError(f'MultiHeadQ.add_head: init is {init!r}; expected "fresh" or "copy"')
-        if num_actions is not None and (problem := _positive("num_actions", num_actions)):
+        if num_actions is not None and (problem := int_problem("num_actions", num_actions)):
             raise OwlValueError(f"MultiHeadQ.add_head: {problem}")
         if init == "copy" and num_actions is not None:
             raise OwlValueError(
@@ -167,7 +168,7 @@ class MultiHeadQ(nn.Module):
             parameter.grad = None
         if optimizer is not None:
             names = {f"heads.{self.num_heads}.{name}": p for name, p in new.named_parameters()}
-            extend_optimizer(optimizer, next(self.heads[0].parameters()), names)
+            extend_optimizer(optimizer, self.heads[0].parameters(), names)
         self.heads.append(new)
         return self.num_heads - 1
 
@@ -254,16 +255,12 @@ def _grow_to_state(q: nn.Module, state_dict: dict[str, Any], prefix: str, *_: ob
         q.add_head(num_actions=len(last[0]) if last else None)
 
 
-def _positive(name: str, value: object) -> str | None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        return f"{name} is {value!r}; expected an int >= 1"
-    return None
-
-
 def _problems(
     trunk: object, feature_dim: object, num_actions: object, dueling: object, head: object
 ) -> list[str]:
-    found = [p for p in (_positive("feature_dim", feature_dim), _positive("num_actions", num_actions)) if p]
+    found = [
+        p for p in (int_problem("feature_dim", feature_dim), int_problem("num_actions", num_actions)) if p
+    ]
     if not isinstance(trunk, nn.Module):
         found.insert(0, f"trunk is a {type(trunk).__name__}; expected an nn.Module")
     if head is not None and not callable(head):

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from owlrl.errors import OwlStateError, OwlValueError, raise_problems
+from owlrl.errors import OwlStateError, OwlTypeError, OwlValueError, int_problem, raise_problems
 from owlrl.heads.growth import extend_optimizer, shrink_optimizer
 from owlrl.heads.linear import MultiHeadLinear, occurring, pad_columns
 from owlrl.modes import eval_mode
-from owlrl.types import HeadPointer, check_head
+from owlrl.types import HeadPointer, check_head, check_heads
 
 __all__ = ["PromotedNetwork", "find_output_layers", "promote_output_layers"]
 
@@ -75,6 +75,7 @@ class PromotedNetwork:
 
     def per_row(self, *inputs: Tensor, heads: Tensor) -> Tensor:
         """Outputs (B, A) where row ``b`` is answered by head ``heads[b]``."""
+        check_heads("PromotedNetwork.per_row", heads, self.num_heads, len(inputs[0]))
         if self._uniform():
             with self.pointer.at(heads):
                 return self._output(*inputs)
@@ -98,6 +99,8 @@ class PromotedNetwork:
         """
         if init not in ("fresh", "copy"):
             raise OwlValueError(f'PromotedNetwork.add_head: init is {init!r}; expected "fresh" or "copy"')
+        if num_actions is not None and (problem := int_problem("num_actions", num_actions)):
+            raise OwlValueError(f"PromotedNetwork.add_head: {problem}")
         if num_actions is not None and (len(self.layers) > 1 or init == "copy"):
             raise OwlValueError(
                 f"PromotedNetwork.add_head: num_actions goes with one output layer and init='fresh'; "
@@ -111,7 +114,7 @@ class PromotedNetwork:
             for part, parameter in layer.named_parameters()
         }
         if optimizer is not None:
-            extend_optimizer(optimizer, self._layers()[0].weight, names)
+            extend_optimizer(optimizer, self.head_parameters(0).values(), names)
         for layer, head in zip(self._layers(), new, strict=True):
             layer.add_head(head)
         return index
@@ -138,8 +141,10 @@ class PromotedNetwork:
             for own, kept in zip(
                 self.head_parameters(0).values(), self.head_parameters(head).values(), strict=True
             ):
-                if head and kept in optimizer.state:
-                    optimizer.state[own] = optimizer.state[kept]
+                if head:  # its state, or none: another head's would be of other weights
+                    optimizer.state.pop(own, None)
+                    if kept in optimizer.state:
+                        optimizer.state[own] = optimizer.state[kept]
             extra = [p for k in range(1, self.num_heads) for p in self.head_parameters(k).values()]
             shrink_optimizer(optimizer, extra)
         for layer in self._layers():
@@ -197,6 +202,10 @@ def promote_output_layers(
         raise OwlStateError(
             f"promote_output_layers: {type(network).__name__} already has heads; use the PromotedNetwork "
             "made before, or demote() it first"
+        )
+    if isinstance(layers, str):
+        raise OwlTypeError(
+            f"promote_output_layers: layers is {layers!r}; expected a list of names, [{layers!r}]"
         )
     names = find_output_layers(network, example) if layers is None else list(layers)
     check_promotable(network, names)
@@ -266,6 +275,12 @@ def _trace(network: nn.Module, inputs: Sequence[Tensor]) -> tuple[list[Any], dic
     try:
         with eval_mode(network), torch.enable_grad():
             output = network(*inputs)
+    except RuntimeError as error:
+        shapes = [tuple(x.shape) for x in inputs]
+        raise OwlValueError(
+            f"find_output_layers: {type(network).__name__} could not be called with inputs of shape {shapes} "
+            f"({error}); pass example= with an input that fits, or layers=; {_candidates(network)}"
+        ) from error
     finally:
         for handle in handles:
             handle.remove()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import Tensor
@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from owlrl.errors import OwlStateError, OwlTypeError
+from owlrl.protocols import MultiHead
 
 __all__ = ["StepHooks", "gradient_scale", "owned"]
 
@@ -46,6 +47,14 @@ class StepHooks:
             add_gradient(stepping)
 
         self._attached.append((optimizer, optimizer.register_step_pre_hook(hook)))
+
+    def refuse_others(self, bound: Mapping[str, MultiHead], networks: Mapping[str, MultiHead]) -> None:
+        """Raise if it is attached for other networks: it cannot guard two learners at once."""
+        if self._attached and any(networks.get(name) is not network for name, network in bound.items()):
+            raise OwlStateError(
+                f"{self.owner}.bind: it is attached to an optimizer already; make another {self.owner} for "
+                "another learner, or detach() this one first"
+            )
 
     def detach(self) -> None:
         """Remove every hook."""

@@ -128,6 +128,7 @@ class DistillationRegularizer:
         sample: Callable[[int], Transitions] | None = None,
     ) -> None:
         """Guard these networks; ``sample`` gives rows of the current task."""
+        self._hooks.refuse_others(self._networks, networks)
         problems = network_problems(self.strength, networks, every_name=True)
         problems = problems or misfits(self._kept, networks, every_name=True)
         raise_problems("DistillationRegularizer.bind", problems)

@@ -131,6 +131,7 @@ class EWCRegularizer:
         sample: Callable[[int], Transitions] | None = None,
     ) -> None:
         """Guard these networks; terms that were loaded before must fit them."""
+        self._hooks.refuse_others(self._networks, networks)
         problems = network_problems(self.strength, networks, every_name=True)
         raise_problems("EWCRegularizer.bind", problems or misfits(self._terms, networks, every_name=True))
         self._networks = dict(networks)

@@ -1,0 +1,288 @@
+"""What each command of ``owlrl`` takes and does; `owlrl.cli` reads the command line into these."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from owlrl.errors import OwlStateError, OwlValueError
+from owlrl.experiments.config import Run
+from owlrl.experiments.evaluation import evaluate
+from owlrl.experiments.results import Result, environment, is_done, read_result, result_path, write_result
+from owlrl.experiments.session import Session
+from owlrl.experiments.studies import reproduce, study_runs
+from owlrl.experiments.tables import result_text
+from owlrl.experiments.tasks import resolve_tasks, tables_of
+from owlrl.experiments.training import repeatable, run_experiment
+
+__all__ = ["Demo", "Evaluate", "Report", "Reproduce", "Train"]
+
+
+@dataclass(frozen=True)
+class Train:
+    """Train a method on tasks one after the other, and evaluate it.
+
+    >>> from owlrl.experiments.commands import Train
+    >>> Train(env_id="owlrl/SimpleCrossing-v0", levels=(3, 7)).run().tasks
+    'owlrl/SimpleCrossing-v0:3,7'
+    """
+
+    tasks: str | None = None
+    """a set: SC2, SC3, SC5, SC12, SC3+DK2, Crossroads-2 … Crossroads-8; SC3 if no levels are given"""
+    env_id: str = "owlrl/SimpleCrossing-v0"
+    """environment whose levels are taken"""
+    levels: tuple[int, ...] = ()
+    """levels instead of a set, e.g. 3 7 14"""
+    arguments: tuple[str, ...] = ()
+    """arguments of the environments, e.g. breadcrumbs=true"""
+    method: str = "owl-memory"
+    """owl, owl-memory, experience-replay, full-rehearsal, …"""
+    seed: int = 0
+    """of everything"""
+    frames: int = 190_000
+    """per task and round"""
+    rounds: int = 1
+    """how often the tasks are gone through"""
+    learner: Literal["fast", "paper"] = "fast"
+    """settings of the DQN"""
+    set: tuple[str, ...] = ()
+    """settings of the DQN that differ, e.g. n_step=3 learning_rate=0.001"""
+    strength: float | None = None
+    """of the regularizer; the method's own if left out"""
+    policies: tuple[str, ...] = ()
+    """how to act in the evaluation, e.g. oracle hedge+td; all if left out"""
+    episodes: int = 16
+    """per task and policy"""
+    in_a_row: int = 0
+    """episodes in a row with kept evidence, evaluated as well"""
+    unseen: tuple[str, ...] = ()
+    """levels for generalisation, e.g. S9N1:100"""
+    output: Path = Path("runs")
+    """directory of results"""
+    json: bool = False
+    """print the result as one line of JSON at the end"""
+
+    def run(self) -> Run:
+        """What is asked for."""
+        return Run(
+            tasks=_tasks(self.tasks, self.env_id, self.levels) or "SC3",
+            arguments=_pairs("arguments", self.arguments),
+            method=self.method,
+            seed=self.seed,
+            frames=self.frames,
+            rounds=self.rounds,
+            learner=self.learner,
+            overrides=_pairs("set", self.set),
+            strength=self.strength,
+            policies=self.policies,
+            episodes=self.episodes,
+            consecutive=self.in_a_row,
+            unseen=self.unseen,
+        )
+
+    def __call__(self) -> int:
+        """Train unless it is done, print the result."""
+        run = self.run()
+        path, checkpoint = result_path(self.output, run), self.output / f"{run.id}.safetensors"
+        if is_done(self.output, run) and checkpoint.is_file():
+            _say(self.json, f"{path} is there already")
+            result = read_result(path)
+        else:
+            self.output.mkdir(parents=True, exist_ok=True)
+            result = run_experiment(run, checkpoint=checkpoint, progress=True)
+            write_result(self.output, result)
+        _say(self.json, result_text(result), f"\nresult: {path}\nfor owlrl evaluate: {checkpoint}")
+        if self.json:
+            _print_json(result, file=str(path), checkpoint=str(checkpoint), seconds=result.info["seconds"])
+        return 0
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Evaluate what was trained, on its own tasks or on any levels.
+
+    >>> from pathlib import Path
+    >>> from owlrl.experiments.commands import Evaluate
+    >>> Evaluate(Path("runs/x.safetensors"), levels=(1, 2)).episodes
+    16
+    """
+
+    checkpoint: Path
+    """the .safetensors file that owlrl train wrote"""
+    tasks: str | None = None
+    """a set; the tasks that were trained if nothing is given"""
+    env_id: str = "owlrl/SimpleCrossing-v0"
+    """environment whose levels are taken"""
+    levels: tuple[int, ...] = ()
+    """levels instead of a set, e.g. 3 7 14"""
+    arguments: tuple[str, ...] = ()
+    """arguments of the environments, e.g. breadcrumbs=true"""
+    policies: tuple[str, ...] = ()
+    """how to act, e.g. oracle hedge+td; as in training if left out"""
+    episodes: int = 16
+    """per task and policy"""
+    json: bool = False
+    """print the result as one line of JSON at the end"""
+
+    def __call__(self) -> int:
+        """Load, run episodes, print."""
+        if not self.checkpoint.is_file():
+            raise OwlValueError(f"checkpoint is {self.checkpoint}; there is no such file")
+        if self.episodes < 1:
+            raise OwlValueError(f"episodes is {self.episodes}; expected an int >= 1")
+        session = Session.load(self.checkpoint)
+        text = _tasks(self.tasks, self.env_id, self.levels)
+        tables = session.tables
+        if text is not None:
+            own = _pairs("arguments", self.arguments)
+            tables = tables_of(resolve_tasks(text, own), goal_scale=session.run.preset.goal_scale)
+        policies = (
+            replace(session.run, policies=self.policies).acting if self.policies else session.run.acting
+        )
+        with repeatable(session.run.seed):
+            rows = evaluate(session, tables, policies, episodes=self.episodes)
+        result = Result(session.run, rows, environment())
+        _say(self.json, result_text(result))
+        if self.json:
+            _print_json(result)
+        return 0
+
+
+@dataclass(frozen=True)
+class Reproduce:
+    """Do all runs of a study, several at once, and print its tables.
+
+    >>> from owlrl.experiments.commands import Reproduce
+    >>> Reproduce("headline", seeds=10, jobs=2).output
+    PosixPath('runs')
+    """
+
+    name: str
+    """crossroads, sc3, sc5, sc12, sc3+dk2, headline, ablations, revisits, strengths or alone"""
+    seeds: int = 3
+    """how many"""
+    jobs: int = 1
+    """how many runs at once"""
+    output: Path = Path("runs")
+    """directory of results; what is there already is not done again"""
+    backend: Literal["loky", "dask"] = "loky"
+    """processes of this machine, or a Dask cluster"""
+    scheduler: str | None = None
+    """address of the cluster's scheduler, e.g. tcp://host:8786"""
+    list: bool = False
+    """only say which runs there are and which are done"""
+
+    def __call__(self) -> int:
+        """Run what is missing, print the tables; 1 if a run failed."""
+        if self.list:
+            for run in study_runs(self.name, seeds=self.seeds):
+                print("done   " if is_done(self.output, run) else "missing", run.id)
+            return 0
+        tables, attempts = reproduce(
+            self.name,
+            self.output,
+            seeds=self.seeds,
+            jobs=self.jobs,
+            backend=self.backend,
+            scheduler=self.scheduler,
+        )
+        print(tables, end="")
+        failed = [attempt for attempt in attempts if attempt.error is not None]
+        for attempt in failed:
+            print(f"owlrl: {attempt.run.id} failed: {attempt.error}", file=sys.stderr)
+        return 1 if failed else 0
+
+
+@dataclass(frozen=True)
+class Demo:
+    """Show in two minutes what one head cannot do and OWL can.
+
+    >>> from owlrl.experiments.commands import Demo
+    >>> Demo().name
+    'crossroads'
+    """
+
+    name: Literal["crossroads"] = "crossroads"
+    """which demonstration"""
+    picture: Path = Path("runs/demo.png")
+    """where the picture goes"""
+
+    def __call__(self) -> int:
+        """Train, print the table, draw the picture."""
+        with repeatable(0):
+            demo = _part("demo", "the demonstration").run_demo(output=self.picture)
+        print(f"\nShare of episodes that reached the goal that pays:\n\n{demo.table()}\n\n{self.picture}")
+        return 0
+
+
+@dataclass(frozen=True)
+class Report:
+    """Put the results of a directory into one HTML file.
+
+    >>> from pathlib import Path
+    >>> from owlrl.experiments.commands import Report
+    >>> Report(Path("runs")).directory
+    PosixPath('runs')
+    """
+
+    directory: Path
+    """where the results are"""
+    output: Path | None = None
+    """the file; report.html in that directory if left out"""
+
+    def __call__(self) -> int:
+        """Write the file and say where it is."""
+        if not any(self.directory.glob("*.jsonl")):
+            raise OwlValueError(f"directory is {self.directory}; there are no results in it")
+        output = self.output or self.directory / "report.html"
+        _part("report", "the report").write_report(self.directory, output)
+        print(output)
+        return 0
+
+
+def _tasks(name: str | None, env_id: str, levels: tuple[int, ...]) -> str | None:
+    """A set or levels as `owlrl.experiments.resolve_tasks` takes them; None if neither is given."""
+    if name is not None and levels:
+        raise OwlValueError(f"tasks is {name!r} and levels are {levels}; give one of them")
+    return f"{env_id}:{','.join(map(str, levels))}" if levels else name
+
+
+def _pairs(where: str, texts: Sequence[str]) -> dict[str, Any]:
+    """``name=value`` texts as a dict; values are JSON, or text where they are not."""
+    found = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            raise OwlValueError(f"{where} has {text!r}; expected name=value")
+        try:
+            found[name] = json.loads(value)
+        except ValueError:
+            found[name] = value
+    return found
+
+
+def _say(quiet: bool, *texts: str) -> None:
+    if not quiet:
+        print(*texts, sep="\n")
+
+
+def _print_json(result: Any, **more: object) -> None:
+    """One line: mean success per policy, and all evaluations."""
+    rows = [row for row in result.rows if row["kind"] in ("evaluation", "in-a-row")]
+    scores: dict[str, list[float]] = {}
+    for row in result.select("evaluation", set="seen"):
+        scores.setdefault(row["policy"], []).append(row["success"])
+    success = {policy: sum(found) / len(found) for policy, found in scores.items()}
+    print(json.dumps({"id": result.run.id, "success": success, **more, "rows": rows}))
+
+
+def _part(name: str, what: str) -> Any:
+    try:
+        return importlib.import_module(f"owlrl.experiments.{name}")
+    except ImportError as error:
+        raise OwlStateError(f"{what} cannot be made: {error}; pip install 'owlrl[plots]'") from error

@@ -1,0 +1,169 @@
+"""Whole episodes in many tabulated tasks at once, with what a study wants to know of each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from owlrl import AdaptivePolicy
+from owlrl.envs import Table, TabulatedVectorEnv
+from owlrl.evaluation import final_observations
+from owlrl.modes import eval_mode
+from owlrl.protocols import MultiHead
+
+__all__ = ["Episodes", "LaneStep", "Lanes", "greedy_success", "run_lanes"]
+
+BoolArray = npt.NDArray[np.bool_]
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class LaneStep:
+    """What one step of E lanes gave; ``final`` is the observation that the step led to.
+
+    >>> import numpy as np
+    >>> from owlrl.experiments.episodes import LaneStep
+    >>> flag = np.array([True])
+    >>> LaneStep(np.zeros(1), np.zeros(1), np.ones(1), flag, flag, flag).reward
+    array([1.])
+    """
+
+    observation: npt.NDArray[np.generic]
+    final: npt.NDArray[np.generic]
+    reward: FloatArray
+    terminated: BoolArray
+    ended: BoolArray
+    success: BoolArray
+
+
+class Lanes:
+    """Several tasks side by side, ``copies`` lanes of each: lanes 0 … copies − 1 are the first task's.
+
+    >>> from owlrl.experiments import resolve_tasks, table_of
+    >>> from owlrl.experiments.episodes import Lanes
+    >>> lanes = Lanes([table_of(spec) for spec in resolve_tasks("Crossroads-2").values()], 3)
+    >>> lanes.reset().shape
+    (6, 7, 7, 3)
+    >>> import numpy as np
+    >>> lanes.step(np.zeros(6, dtype=np.int64)).ended
+    array([False, False, False, False, False, False])
+    """
+
+    def __init__(self, tables: Sequence[Table], copies: int) -> None:
+        self.copies = copies
+        self.num_lanes = len(tables) * copies
+        self._envs = [TabulatedVectorEnv(table, copies) for table in tables]
+
+    def reset(self) -> npt.NDArray[np.generic]:
+        """Begin in every lane; the first observations (E, ...)."""
+        return np.concatenate([env.reset()[0] for env in self._envs])
+
+    def step(self, actions: IntArray) -> LaneStep:
+        """Step every lane; where an episode ends, the next one begins."""
+        parts = [
+            self._step(env, actions[k * self.copies : (k + 1) * self.copies])
+            for k, env in enumerate(self._envs)
+        ]
+        return LaneStep(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+    @staticmethod
+    def _step(env: TabulatedVectorEnv, actions: IntArray) -> tuple[npt.NDArray[np.generic], ...]:
+        observation, reward, terminated, truncated, info = env.step(actions)
+        ended = terminated | truncated
+        success = info["final_info"]["is_success"] if ended.any() else np.zeros_like(ended)
+        return observation, final_observations(observation, info), reward, terminated, ended, success
+
+
+@dataclass(frozen=True)
+class Episodes:
+    """What came of N episodes in a row in each of E lanes.
+
+    Attributes:
+        success: (N, E) whether a goal that pays was reached.
+        returns: (N, E) sums of reward.
+        lengths: (N, E) steps.
+        arms: (T, E) the head that acted at each step of the first episodes; as long as the longest.
+        probabilities: (T, E, n) of each head, before it acted.
+        losses: (T, E, n) the evidence after it.
+
+    >>> import numpy as np
+    >>> from owlrl.experiments.episodes import Episodes
+    >>> one = np.ones((1, 2))
+    >>> Episodes(one > 0, one, one, one, one[..., None], one[..., None]).success
+    array([[ True,  True]])
+    """
+
+    success: BoolArray
+    returns: FloatArray
+    lengths: IntArray
+    arms: IntArray
+    probabilities: FloatArray
+    losses: FloatArray
+
+
+def run_lanes(policy: AdaptivePolicy, lanes: Lanes, *, consecutive: int = 1) -> Episodes:
+    """Run ``consecutive`` episodes in every lane, each going on with what the ones before it told.
+
+    >>> from owlrl.experiments import Run, Session
+    >>> from owlrl.experiments.episodes import Lanes, run_lanes
+    >>> session = Session(Run("Crossroads-2", method="experience-replay", arguments={"max_steps": 5}))
+    >>> policy = session.policy("oracle", ["crossroads-0"] * 2)
+    >>> run_lanes(policy, Lanes([session.tables["crossroads-0"]], 2)).lengths
+    array([[5, 5]])
+    """
+    count = lanes.num_lanes
+    success = np.zeros((consecutive, count), dtype=np.bool_)
+    returns, lengths = np.zeros((consecutive, count)), np.zeros((consecutive, count), dtype=np.int64)
+    episode, lane = np.zeros(count, dtype=np.int64), np.arange(count)
+    observation = lanes.reset()
+    policy.reset(num_envs=count)
+    first_steps = 0
+    while (running := episode < consecutive).any():
+        action = policy.act(observation)
+        step = lanes.step(action)
+        policy.observe(observation, action, step.reward, step.final, step.terminated, mask=running)
+        now = episode[running], lane[running]
+        returns[now] += step.reward[running]
+        lengths[now] += 1
+        success[now] = step.success[running]
+        first_steps += bool((episode == 0).any())
+        episode += step.ended & running
+        observation = step.observation
+    trace = policy.trace[:first_steps]
+    return Episodes(
+        success,
+        returns,
+        lengths,
+        np.array([t.arm for t in trace], dtype=np.int64),
+        np.array([t.probabilities for t in trace]),
+        np.array([t.losses for t in trace], dtype=np.float64),
+    )
+
+
+def greedy_success(network: MultiHead, head: int, table: Table) -> bool:
+    """Whether one head, acting greedily all by itself, solves a task; needs one pass through the network.
+
+    Task and policy are deterministic, so one episode tells all.
+
+    >>> from owlrl.experiments import Run, Session
+    >>> from owlrl.experiments.episodes import greedy_success
+    >>> session = Session(Run("Crossroads-2", seed=0))
+    >>> greedy_success(session.agent.q, 0, session.tables["crossroads-0"])
+    False
+    """
+    device = next(network.module.parameters()).device
+    seen = torch.tensor(table.observations, device=device)
+    with torch.no_grad(), eval_mode(network.module):
+        actions = network(seen, head=head).argmax(-1).cpu().numpy()
+    state = table.start
+    for _ in range(table.max_episode_steps or table.num_states):
+        action = actions[table.obs_index[state]]
+        if table.terminated[state, action]:
+            return bool(table.goal[state, action])
+        state = int(table.next_state[state, action])
+    return False

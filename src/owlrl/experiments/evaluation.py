@@ -1,0 +1,132 @@
+"""Evaluation of a trained session: every way to act, on tasks that were learned and on others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from owlrl.envs import Table
+from owlrl.experiments.episodes import Episodes, Lanes, run_lanes
+from owlrl.experiments.metrics import identification_accuracy, steps_to_identify
+from owlrl.experiments.policies import ORACLE
+from owlrl.experiments.session import Session
+
+__all__ = ["evaluate", "evaluate_in_a_row"]
+
+Row = dict[str, Any]
+
+
+def evaluate(
+    session: Session,
+    tables: Mapping[str, Table],
+    policies: Sequence[str],
+    *,
+    episodes: int = 16,
+    label: str = "seen",
+    traces: Sequence[str] = (),
+) -> list[Row]:
+    """Run first episodes of every task with every policy; one row per policy and task.
+
+    Rows have kind "evaluation": ``policy``, ``set`` (the label), ``task``, ``episodes``, ``success`` (share
+    that reached a goal that pays), ``mean_return``, ``mean_length``, and for tasks that were learned
+    ``identified`` (`identification_accuracy`) and ``steps_to_identify`` (mean). Policies in ``traces`` add
+    rows of kind "trace" with one episode of each task: ``heads``, ``arms``, ``probabilities``, ``losses``.
+    The oracle is left out for tasks that have no head.
+
+    >>> from owlrl.experiments import Run, Session, evaluate
+    >>> session = Session(Run("Crossroads-2", method="experience-replay", arguments={"max_steps": 5}))
+    >>> evaluate(session, session.tables, ["oracle"], episodes=2)[0]["success"]
+    0.0
+    """
+    rows: list[Row] = []
+    for policy in policies:
+        chosen = dict(tables)
+        if policy == ORACLE and session.run.recipe.heads:
+            chosen = {name: table for name, table in tables.items() if name in session.heads}
+        if not chosen:
+            continue
+        # A told head acts the same in every episode of a deterministic task.
+        copies = 1 if policy == ORACLE else episodes
+        found = run_lanes(_policy(session, policy, chosen, copies), Lanes(list(chosen.values()), copies))
+        for place, task in enumerate(chosen):
+            lanes = slice(place * copies, (place + 1) * copies)
+            rows.append(_row(session, policy, label, task, found, lanes))
+            if policy in traces:
+                rows.append(_trace(session, policy, task, found, lanes.start))
+    return rows
+
+
+def evaluate_in_a_row(
+    session: Session,
+    tables: Mapping[str, Table],
+    policies: Sequence[str],
+    *,
+    consecutive: int,
+    episodes: int = 16,
+) -> list[Row]:
+    """Run several episodes in a row with kept evidence, as when the task reveals itself only at its end.
+
+    Rows have kind "in-a-row": ``policy``, ``task``, ``episodes`` (how many sequences), ``by_episode``
+    (success of the first, second, … episode) and ``failures`` (mean number of failed episodes in a sequence).
+
+    >>> from owlrl.experiments import Run, Session, evaluate_in_a_row
+    >>> session = Session(Run("Crossroads-2", method="experience-replay", arguments={"max_steps": 5}))
+    >>> evaluate_in_a_row(session, session.tables, ["oracle"], consecutive=3)[0]["failures"]
+    3.0
+    """
+    rows: list[Row] = []
+    for policy in policies:
+        lanes = Lanes(list(tables.values()), episodes)
+        found = run_lanes(_policy(session, policy, tables, episodes), lanes, consecutive=consecutive)
+        for place, task in enumerate(tables):
+            success = found.success[:, place * episodes : (place + 1) * episodes]  # (N, episodes)
+            rows.append(
+                {
+                    "kind": "in-a-row",
+                    "policy": policy,
+                    "task": task,
+                    "episodes": episodes,
+                    "by_episode": success.mean(axis=1).tolist(),
+                    "failures": float((~success).sum(axis=0).mean()),
+                }
+            )
+    return rows
+
+
+def _policy(session: Session, name: str, tables: Mapping[str, Table], copies: int) -> Any:
+    return session.policy(name, [task for task in tables for _ in range(copies)])
+
+
+def _row(session: Session, policy: str, label: str, task: str, found: Episodes, lanes: slice) -> Row:
+    lengths = found.lengths[0, lanes]
+    row: Row = {
+        "kind": "evaluation",
+        "policy": policy,
+        "set": label,
+        "task": task,
+        "episodes": len(lengths),
+        "success": float(found.success[0, lanes].mean()),
+        "mean_return": float(found.returns[0, lanes].mean()),
+        "mean_length": float(lengths.mean()),
+    }
+    if session.run.recipe.heads and task in session.heads:
+        truth = np.full(len(lengths), list(session.heads).index(task))
+        row["identified"] = identification_accuracy(found.arms[:, lanes], lengths, truth)
+        row["steps_to_identify"] = float(steps_to_identify(found.arms[:, lanes], lengths, truth).mean())
+    return row
+
+
+def _trace(session: Session, policy: str, task: str, found: Episodes, lane: int) -> Row:
+    steps = int(found.lengths[0, lane])
+    return {
+        "kind": "trace",
+        "policy": policy,
+        "task": task,
+        "heads": list(session.heads),
+        "success": bool(found.success[0, lane]),
+        "arms": found.arms[:steps, lane].tolist(),
+        "probabilities": found.probabilities[:steps, lane].round(4).tolist(),
+        "losses": found.losses[:steps, lane].round(4).tolist(),
+    }

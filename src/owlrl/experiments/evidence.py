@@ -1,0 +1,187 @@
+"""Several kinds of evidence gathered in one training, so that many selections can be tried on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from owlrl import RewardEvidence, TDErrorEvidence
+from owlrl.errors import OwlValueError
+from owlrl.learners import one_hot_cells
+from owlrl.protocols import Evidence, MultiHead, OffPolicyLearner
+from owlrl.td import taken
+from owlrl.types import Transitions
+
+__all__ = ["EVIDENCE", "DropoutEvidence", "EvidenceSet", "NoEvidence", "gaussian_nll", "make_evidence"]
+
+
+class NoEvidence:
+    """Tells nothing: for selectors that need none.
+
+    >>> import numpy as np
+    >>> from owlrl.experiments.evidence import NoEvidence
+    >>> NoEvidence().losses(None, [0, 0], np.arange(3)).shape
+    (2, 3)
+    """
+
+    def calibrate(self, learner: OffPolicyLearner, head: int, transitions: Transitions) -> None:
+        """There is nothing to measure."""
+
+    def losses(self, learner: OffPolicyLearner, transitions: Transitions, heads: np.ndarray) -> np.ndarray:
+        """Zeros (B, len(heads))."""
+        return np.zeros((len(transitions), len(heads)))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing."""
+        return {}
+
+    def load_state_dict(self, state_dict: dict[str, Any], /) -> None:
+        """Nothing to take over."""
+
+
+def gaussian_nll(samples: Tensor, goal: Tensor, *, smallest: float = 1e-6) -> Tensor:
+    """``log σ² + (y − μ)²/σ²`` of μ, σ² over the first axis; samples (K, H, B), goal (H, B) → (H, B).
+
+    >>> import torch
+    >>> from owlrl.experiments.evidence import gaussian_nll
+    >>> gaussian_nll(torch.tensor([[[0.0]], [[2.0]]]), torch.tensor([[2.0]]))  # μ = 1, σ² = 1
+    tensor([[1.]])
+    """
+    variance = samples.var(0, unbiased=False).clamp(min=smallest)
+    return variance.log() + (goal - samples.mean(0)).square() / variance
+
+
+class DropoutEvidence:
+    """Scores heads by the likelihood of the TD target under passes with dropout (the paper's MC dropout).
+
+    Only differences between heads count: the loss is the NLL above that of the best head, clipped.
+
+    Args:
+        passes: how often the network is asked.
+        clip: largest loss.
+
+    >>> from owlrl.experiments.evidence import DropoutEvidence
+    >>> DropoutEvidence(passes=4).state_dict()
+    {}
+    """
+
+    def __init__(self, *, passes: int = 10, clip: float = 5.0) -> None:
+        self.passes = passes
+        self.clip = clip
+
+    def calibrate(self, learner: OffPolicyLearner, head: int, transitions: Transitions) -> None:
+        """The spread of the passes is the scale; there is nothing to measure."""
+
+    def losses(self, learner: OffPolicyLearner, transitions: Transitions, heads: np.ndarray) -> np.ndarray:
+        """Losses (B, len(heads))."""
+        network = next(iter(learner.networks.values()))
+        chosen = torch.as_tensor(heads)
+        with torch.no_grad():
+            with _mode(network.module, training=False):
+                value = self._taken(network, transitions, chosen)
+            goal = value + learner.td_errors(transitions, heads)  # y = Q + δ, (n, B)
+            with _mode(network.module, training=True):
+                samples = torch.stack([self._taken(network, transitions, chosen) for _ in range(self.passes)])
+        nll = gaussian_nll(samples, goal)
+        above: np.ndarray = (nll - nll.min(0).values).clamp(max=self.clip).T.double().numpy()
+        return above
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing is kept."""
+        return {}
+
+    def load_state_dict(self, state_dict: dict[str, Any], /) -> None:
+        """Nothing to take over."""
+
+    def _taken(self, network: MultiHead, rows: Transitions, heads: Tensor) -> Tensor:
+        return taken(network.all_heads(rows.observation), rows.action)[heads]
+
+
+@contextmanager
+def _mode(module: nn.Module, *, training: bool) -> Iterator[None]:
+    before = module.training
+    module.train(training)
+    try:
+        yield
+    finally:
+        module.train(before)
+
+
+class EvidenceSet:
+    """Calibrates all its parts at once; as evidence itself it is their sum.
+
+    >>> from owlrl.experiments import EvidenceSet, make_evidence
+    >>> evidence = make_evidence({"td", "td-and-reward"}, seed=0)
+    >>> list(evidence.parts)
+    ['td', 'reward']
+    >>> type(evidence.part("td")).__name__, list(evidence.part("td-and-reward").parts)
+    ('TDErrorEvidence', ['td', 'reward'])
+    """
+
+    def __init__(self, parts: Mapping[str, Evidence]) -> None:
+        self.parts = dict(parts)
+
+    def part(self, name: str) -> Evidence:
+        """What a policy named after it uses; "a-and-b" is the sum of two parts, "none" tells nothing."""
+        if name == "none":
+            return NoEvidence()
+        if name in self.parts:
+            return self.parts[name]
+        names = name.split("-and-")
+        if missing := [n for n in names if n not in self.parts]:
+            raise OwlValueError(
+                f"evidence {', '.join(missing)} was not gathered; expected some of {', '.join(self.parts)}"
+            )
+        return EvidenceSet({n: self.parts[n] for n in names})
+
+    def calibrate(self, learner: OffPolicyLearner, head: int, transitions: Transitions) -> None:
+        """Calibrate every part on rows of the task of ``head``."""
+        for part in self.parts.values():
+            part.calibrate(learner, head, transitions)
+
+    def losses(self, learner: OffPolicyLearner, transitions: Transitions, heads: np.ndarray) -> np.ndarray:
+        """The sum of what the parts say, (B, len(heads))."""
+        total = np.zeros((len(transitions), len(heads)))
+        for part in self.parts.values():
+            total += part.losses(learner, transitions, heads)
+        return total
+
+    def state_dict(self) -> dict[str, Any]:
+        """That of every part."""
+        return {name: part.state_dict() for name, part in self.parts.items()}
+
+    def load_state_dict(self, state_dict: dict[str, Any], /) -> None:
+        """Continue from what ``state_dict`` gave."""
+        for name, part in self.parts.items():
+            part.load_state_dict(state_dict[name])
+
+
+EVIDENCE: dict[str, Callable[[int], Evidence]] = {
+    "td": lambda seed: TDErrorEvidence(),
+    "td-raw": lambda seed: TDErrorEvidence(calibrated=False),
+    "td-squared": lambda seed: TDErrorEvidence(calibrated=False, power=2),
+    "reward": lambda seed: RewardEvidence(encode=one_hot_cells, seed=seed),
+    "nll": lambda seed: DropoutEvidence(),
+}
+
+
+def make_evidence(names: Iterable[str], *, seed: int) -> EvidenceSet:
+    """All evidence that policies called after ``names`` need.
+
+    ``td`` is the calibrated TD error, ``td-raw`` its plain size (what the published code uses),
+    ``td-squared`` the paper's G, ``reward`` a reward predictor per task, ``nll`` the likelihood under
+    dropout; ``td-and-reward`` is the sum of two.
+
+    >>> from owlrl.experiments import make_evidence
+    >>> sorted(make_evidence(["none", "td-and-reward"], seed=0).parts)
+    ['reward', 'td']
+    """
+    wanted = {part for name in names if name != "none" for part in name.split("-and-")}
+    if unknown := sorted(wanted - set(EVIDENCE)):
+        raise OwlValueError(f"evidence is {', '.join(unknown)}; expected some of {', '.join(EVIDENCE)}")
+    return EvidenceSet({name: make(seed) for name, make in EVIDENCE.items() if name in wanted})

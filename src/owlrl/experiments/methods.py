@@ -1,0 +1,140 @@
+"""The methods that are compared: the same parts in different arrangements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import nn
+
+from owlrl import DistillationRegularizer, EWCRegularizer
+from owlrl.errors import OwlValueError
+from owlrl.protocols import Regularizer
+
+__all__ = ["METHODS", "Method", "method_of"]
+
+MakeRegularizer = Callable[[float, int], Regularizer]  # from strength and seed
+
+
+@dataclass(frozen=True)
+class Method:
+    """One way to learn task after task.
+
+    Attributes:
+        name: its key in ``METHODS``.
+        about: what it is, in a few words.
+        heads: a head per task, or one for all.
+        replay: "scoped" is emptied between tasks, "shared" never, "rehearsal" is kept per task.
+        regularizer: makes what guards earlier tasks from a strength and a seed; None for nothing.
+        strength: of the regularizer (λ of EWC, μ of distillation).
+        warm_start: rows kept of each task for its next visit; for the scoped replay.
+        init: a new task's head, "fresh" or a "copy" of the last one.
+        head: makes a head of another kind than a linear one from feature size and actions.
+        dropout: probability of the paper's MC dropout; 0 for none.
+        epsilon_restart: on a revisit exploration starts anew and falls so many times faster; None
+            resumes it where it was.
+
+    >>> from owlrl.experiments import METHODS
+    >>> METHODS["owl"].strength, METHODS["experience-replay"].heads
+    (500.0, False)
+    """
+
+    name: str
+    about: str
+    heads: bool = True
+    replay: Literal["scoped", "shared", "rehearsal"] = "scoped"
+    regularizer: MakeRegularizer | None = None
+    strength: float = 0.0
+    warm_start: int = 0
+    init: Literal["fresh", "copy"] = "fresh"
+    head: Callable[[int, int], nn.Module] | None = None
+    dropout: float = 0.0
+    epsilon_restart: float | None = None
+
+
+def _ewc(strength: float, seed: int) -> Regularizer:
+    return EWCRegularizer(strength)
+
+
+def _ewc_on_loss(strength: float, seed: int) -> Regularizer:
+    return EWCRegularizer(strength, importance="loss")
+
+
+def _current(strength: float, seed: int) -> Regularizer:
+    return DistillationRegularizer(strength, states="current", seed=seed)
+
+
+def _memory(strength: float, seed: int) -> Regularizer:
+    return DistillationRegularizer(strength, seed=seed)
+
+
+def _two_layers(features: int, actions: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(features, features), nn.ReLU(), nn.Linear(features, actions))
+
+
+WARM = 50_000  # transitions, as in the paper
+
+METHODS: dict[str, Method] = {
+    method.name: method
+    for method in (
+        Method("experience-replay", "one head, one replay for all tasks", heads=False, replay="shared"),
+        Method("owl", "the paper's: a head per task, EWC", regularizer=_ewc, strength=500.0),
+        Method("owl-loss", "EWC's importance from the loss", regularizer=_ewc_on_loss, strength=500.0),
+        Method(
+            "owl-warm-start",
+            "replay refilled on revisits",
+            regularizer=_ewc,
+            strength=500.0,
+            warm_start=WARM,
+        ),
+        Method("owl-no-ewc", "heads without a guard"),
+        Method(
+            "owl-distill-current",
+            "distillation on the current task's states",
+            regularizer=_current,
+            strength=100.0,
+        ),
+        Method("full-rehearsal", "a head and a kept replay per task", replay="rehearsal"),
+        Method("owl-mlp-head", "heads of two layers", regularizer=_ewc, strength=500.0, head=_two_layers),
+        *(
+            Method(
+                f"owl-epsilon-restart-{rate}x",
+                "exploration starts anew on revisits",
+                regularizer=_ewc,
+                strength=500.0,
+                epsilon_restart=float(rate),
+            )
+            for rate in (1, 2)
+        ),
+        *(
+            Method(
+                f"owl-dropout-{share:g}",
+                "MC dropout, likelihood as evidence",
+                regularizer=_ewc,
+                strength=500.0,
+                dropout=share,
+            )
+            for share in (0.05, 0.1, 0.2)
+        ),
+        Method(
+            "owl-memory",
+            "ours: old heads distilled on a memory of their own states",
+            regularizer=_memory,
+            strength=1.0,
+            warm_start=WARM,
+        ),
+    )
+}
+
+
+def method_of(name: str) -> Method:
+    """The method of that name.
+
+    >>> from owlrl.experiments.methods import method_of
+    >>> method_of("full-rehearsal").replay
+    'rehearsal'
+    """
+    if name not in METHODS:
+        raise OwlValueError(f"method is {name!r}; expected one of {', '.join(METHODS)}")
+    return METHODS[name]

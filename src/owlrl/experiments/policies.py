@@ -1,0 +1,76 @@
+"""Ways to act after training, by name: how the head is chosen, and from what evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from owlrl import ExpWeightsSelector, MaxQSelector, UniformSelector
+from owlrl.errors import OwlValueError
+from owlrl.experiments.evidence import EVIDENCE
+from owlrl.experiments.methods import Method
+from owlrl.protocols import HeadSelector
+
+__all__ = ["ORACLE", "SELECTORS", "PolicyName", "default_policies", "parse_policy"]
+
+ORACLE = "oracle"  # the head is told; with one head there is nothing to tell
+
+SELECTORS: dict[str, Callable[[int], HeadSelector]] = {
+    "hedge": lambda seed: ExpWeightsSelector(seed=seed),
+    "released": lambda seed: ExpWeightsSelector(variant="released", seed=seed),
+    "paper": lambda seed: ExpWeightsSelector(variant="paper", seed=seed),
+    "random": lambda seed: UniformSelector(seed=seed),
+    "max-q-once": lambda seed: MaxQSelector(),
+    "max-q-every-step": lambda seed: MaxQSelector(every_step=True),
+}
+WITHOUT_EVIDENCE = ("random", "max-q-once", "max-q-every-step")
+
+
+class PolicyName(NamedTuple):
+    """What a policy's name says.
+
+    >>> from owlrl.experiments.policies import PolicyName
+    >>> PolicyName("hedge", "td").selector
+    'hedge'
+    """
+
+    selector: str
+    evidence: str
+
+
+def parse_policy(name: str) -> PolicyName:
+    """Selector and evidence of ``"selector+evidence"``; some selectors need no evidence.
+
+    >>> from owlrl.experiments import parse_policy
+    >>> parse_policy("hedge+td-and-reward")
+    PolicyName(selector='hedge', evidence='td-and-reward')
+    >>> parse_policy("random")
+    PolicyName(selector='random', evidence='none')
+    """
+    selector, plus, evidence = name.partition("+")
+    known = (ORACLE, *WITHOUT_EVIDENCE)
+    if not plus and selector in known:
+        return PolicyName(selector, "none")
+    rest = [n for n in SELECTORS if n not in known]
+    if selector not in rest or any(part not in EVIDENCE for part in evidence.split("-and-")):
+        raise OwlValueError(
+            f"policy is {name!r}; expected {', '.join(known)}, or one of {', '.join(rest)} with one of "
+            f"{', '.join(EVIDENCE)}, e.g. hedge+td"
+        )
+    return PolicyName(selector, evidence)
+
+
+def default_policies(method: Method) -> tuple[str, ...]:
+    """What a method is evaluated with: all of the paper's comparisons and ours.
+
+    >>> from owlrl.experiments import METHODS
+    >>> from owlrl.experiments.policies import default_policies
+    >>> default_policies(METHODS["experience-replay"])
+    ('oracle',)
+    """
+    if not method.heads:
+        return (ORACLE,)
+    ours = ("hedge+td", "hedge+reward", "hedge+td-and-reward")
+    theirs = ("released+td-raw", "released+td", "paper+td-squared", "paper+td")
+    dropout = ("hedge+nll",) if method.dropout else ()
+    return (ORACLE, *ours, *theirs, *dropout, *WITHOUT_EVIDENCE)

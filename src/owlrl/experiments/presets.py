@@ -1,0 +1,68 @@
+"""Named settings of the base learner: the paper's, and ours that learn in few frames."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from torch import nn
+
+from owlrl.errors import raise_problems
+from owlrl.learners import FAST, PAPER, DQNConfig, GridConv, GridMLP
+
+__all__ = ["PRESETS", "Preset", "with_overrides"]
+
+Trunk = Callable[[], tuple[nn.Module, int]]
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A base learner and how it is rewarded in training.
+
+    Attributes:
+        config: settings of the DQN.
+        trunk: makes a trunk for MiniGrid images; returns it and its feature size.
+        goal_scale: the reward of a success is multiplied by it.
+        count_bonus: β of the bonus ``β / √n`` for the n-th visit of a cell, in training only.
+
+    >>> from owlrl.experiments import PRESETS
+    >>> PRESETS["paper"].goal_scale, PRESETS["fast"].goal_scale
+    (100.0, 1.0)
+    """
+
+    config: DQNConfig
+    trunk: Trunk
+    goal_scale: float = 1.0
+    count_bonus: float = 0.0
+
+
+PRESETS: dict[str, Preset] = {
+    "fast": Preset(FAST, trunk=lambda: (GridMLP(), 128)),
+    "paper": Preset(PAPER, trunk=lambda: (GridConv(), 200), goal_scale=100.0, count_bonus=1.0),
+}
+
+
+def with_overrides(config: DQNConfig, overrides: Mapping[str, Any]) -> DQNConfig:
+    """The settings with some of them changed; names and kinds are checked.
+
+    >>> from owlrl.experiments.presets import with_overrides
+    >>> from owlrl.learners import FAST
+    >>> with_overrides(FAST, {"n_step": 3, "epsilon": [1.0, 0.1]}).epsilon
+    (1.0, 0.1)
+    """
+    known = asdict(config)
+    problems, changed = [], {}
+    for name, value in overrides.items():
+        if name not in known:
+            problems.append(f"overrides has {name!r}; expected one of {', '.join(known)}")
+            continue
+        now = known[name]
+        value = tuple(value) if isinstance(now, tuple) and isinstance(value, list | tuple) else value
+        if isinstance(now, float) and isinstance(value, int) and not isinstance(value, bool):
+            value = float(value)
+        if type(value) is not type(now) or (isinstance(now, tuple) and len(value) != len(now)):
+            problems.append(f"overrides[{name!r}] is {value!r}; expected the like of {now!r}")
+        changed[name] = value
+    raise_problems("Run", problems)
+    return replace(config, **changed)

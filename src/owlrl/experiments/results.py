@@ -1,0 +1,155 @@
+"""Results on disk: one JSON-lines file per run, there as a whole or not at all."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import owlrl
+from owlrl.errors import OwlError, OwlValueError
+from owlrl.experiments.config import Run
+
+__all__ = ["Result", "environment", "is_done", "load_results", "read_result", "result_path", "write_result"]
+
+Row = dict[str, Any]
+FORMAT = "owlrl-result-1"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one run gave.
+
+    Attributes:
+        run: what was run.
+        rows: plain dicts, each with a "kind": "training", "score", "evaluation", "in-a-row", "trace".
+        info: versions, git revision, when it was started (seconds since 1970) and how long it took.
+
+    >>> from owlrl.experiments import Result, Run
+    >>> result = Result(Run("SC2"), [{"kind": "score", "task": "a", "score": 1.0}], {})
+    >>> result.select("score", task="a")
+    [{'kind': 'score', 'task': 'a', 'score': 1.0}]
+    """
+
+    run: Run
+    rows: Sequence[Row]
+    info: dict[str, Any]
+
+    def select(self, kind: str, **values: object) -> list[Row]:
+        """The rows of a kind whose fields have the given values."""
+        wanted = {"kind": kind, **values}
+        return [row for row in self.rows if all(row.get(name) == value for name, value in wanted.items())]
+
+
+def result_path(directory: str | os.PathLike[str], run: Run) -> Path:
+    """Where the result of a run belongs.
+
+    >>> from owlrl.experiments import Run, result_path
+    >>> result_path("runs", Run("SC2")).name.startswith("sc2-owl-memory-s0-")
+    True
+    """
+    return Path(directory) / f"{run.id}.jsonl"
+
+
+def write_result(directory: str | os.PathLike[str], result: Result) -> Path:
+    """Write a result beside its final place, flush it to disk, then move it there.
+
+    The first line is ``{"format": …, "run": …, "info": …}``, every further line a row.
+
+    >>> import tempfile
+    >>> from owlrl.experiments import Result, Run, read_result, write_result
+    >>> path = write_result(tempfile.mkdtemp(), Result(Run("SC2"), [{"kind": "score"}], {"git": None}))
+    >>> read_result(path).rows
+    [{'kind': 'score'}]
+    """
+    path = result_path(directory, result.run)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    head = {"format": FORMAT, "run": result.run.to_json(), "info": result.info}
+    text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in (head, *result.rows))
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".part")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)  # mkstemp makes it private
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    return path
+
+
+def read_result(path: str | os.PathLike[str]) -> Result:
+    """Read what `write_result` wrote.
+
+    >>> from owlrl.experiments import read_result
+    >>> read_result("nowhere.jsonl")
+    Traceback (most recent call last):
+    ...
+    owlrl.errors.OwlValueError: read_result: nowhere.jsonl is no result (No such file or directory)
+    """
+    try:
+        head, *rows = [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines()]
+        if head["format"] != FORMAT:
+            raise ValueError(f"its format is {head['format']!r}")
+        return Result(Run.from_json(head["run"]), rows, head["info"])
+    except OSError as error:
+        raise OwlValueError(f"read_result: {path} is no result ({error.strerror})") from error
+    except (ValueError, KeyError, TypeError, OwlError) as error:
+        raise OwlValueError(f"read_result: {path} is no result ({error})") from error
+
+
+def is_done(directory: str | os.PathLike[str], run: Run) -> bool:
+    """Whether a directory has the result of exactly this run.
+
+    >>> from owlrl.experiments import Run, is_done
+    >>> is_done("nowhere", Run("SC2"))
+    False
+    """
+    path = result_path(directory, run)
+    return path.is_file() and read_result(path).run == run
+
+
+def load_results(directory: str | os.PathLike[str]) -> Iterator[Result]:
+    """All results of a directory, by file name.
+
+    >>> from owlrl.experiments import load_results
+    >>> list(load_results("nowhere"))
+    []
+    """
+    for path in sorted(Path(directory).glob("*.jsonl")):
+        yield read_result(path)
+
+
+@lru_cache(maxsize=1)
+def environment() -> dict[str, Any]:
+    """Versions of what takes part, and the git revision of owlrl's source if it is in a repository.
+
+    >>> from owlrl.experiments import environment
+    >>> sorted(environment()["versions"])
+    ['gymnasium', 'minigrid', 'numpy', 'owlrl', 'python', 'torch']
+    """
+    versions = {
+        name: importlib.metadata.version(name) for name in ("gymnasium", "minigrid", "numpy", "torch")
+    }
+    versions |= {"owlrl": owlrl.__version__, "python": platform.python_version()}
+    return {"versions": versions, "git": _revision(), "machine": platform.machine(), "cpus": os.cpu_count()}
+
+
+def _revision() -> str | None:
+    """Commit of the source, with "-dirty" if it was changed since; None outside a repository."""
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    try:
+        done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

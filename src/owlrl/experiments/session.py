@@ -1,0 +1,220 @@
+"""`Session`: the parts of one run put together, ready to learn task after task."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from owlrl import (
+    AdaptivePolicy,
+    MultiHeadQ,
+    OracleSelector,
+    OwlWrapper,
+    QLearner,
+    RehearsalReplay,
+    RewardBalancedSampler,
+    SharedReplay,
+    TaskScopedReplay,
+    UniformSampler,
+)
+from owlrl.checkpoint import load_state, save_state
+from owlrl.envs import Table, TabulatedVectorEnv
+from owlrl.errors import OwlStateError, OwlValueError
+from owlrl.experiments.config import Run
+from owlrl.experiments.evidence import EvidenceSet, make_evidence
+from owlrl.experiments.methods import Method
+from owlrl.experiments.policies import ORACLE, SELECTORS, parse_policy
+from owlrl.experiments.tasks import table_of
+from owlrl.learners import DQN, DQNConfig
+
+__all__ = ["Session"]
+
+Replay = TaskScopedReplay | SharedReplay | RehearsalReplay
+
+
+class Session:
+    """An agent, its replay, its guard and its evidence, as a `Run` says.
+
+    Attributes:
+        run: what was asked for.
+        tables: the tasks, tabulated.
+        agent: the learner.
+        learner: the agent as `OwlWrapper` sees it.
+        evidence: all evidence that the run's policies need.
+        heads: the head of each task that was learned.
+
+    >>> from owlrl.experiments import Run, Session
+    >>> session = Session(Run("Crossroads-2", policies=("oracle",)))
+    >>> with session.task("crossroads-0") as head:
+    ...     session.agent.learn(200, env=session.env("crossroads-0"))
+    >>> head, session.heads
+    (0, {'crossroads-0': 0})
+    """
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.tables = {
+            name: table_of(spec, goal_scale=run.preset.goal_scale) for name, spec in run.specs.items()
+        }
+        self.agent = _make_agent(run, list(self.tables.values()))
+        self.learner = QLearner(
+            self.agent.q,
+            self.agent.target,
+            self.agent.optimizer,
+            replay=self.agent.replay,
+            gamma=run.config.gamma,
+            double=run.config.double,
+            per_task={"epsilon": self.agent.epsilon},
+            init=run.recipe.init,
+        )
+        self.evidence = make_evidence({parse_policy(name).evidence for name in run.acting}, seed=run.seed)
+        self.heads: dict[str, int] = {}
+        self._visits: dict[str, int] = {}
+        self._exploration: dict[str, dict[str, Any]] = {}
+        self._owl = _wrap(run, self.learner, self.evidence) if run.recipe.heads else None
+        if run.recipe.replay == "rehearsal":
+            self.agent.head_of = self._head_of_batch
+
+    def env(self, task: str) -> TabulatedVectorEnv:
+        """The task as it is trained in: copies of it, with the learner's bonus."""
+        bonus = self.run.preset.count_bonus
+        return TabulatedVectorEnv(self.tables[task], self.run.num_envs, count_bonus=bonus)
+
+    @contextmanager
+    def task(self, name: str) -> Iterator[int]:
+        """Learn a task inside the block; gives the head that is trained."""
+        if self._owl is None:
+            with self._one_head(name):
+                yield 0
+            self.heads[name] = 0
+        else:
+            with self._owl.task(name) as record:
+                self._restart_exploration(name)
+                yield record.head
+            self.heads[name] = record.head
+        self._visits[name] = self._visits.get(name, 0) + 1
+
+    def policy(self, name: str, truth: Sequence[str]) -> AdaptivePolicy:
+        """A policy by name; the oracle is told ``truth``, the task of each lane it will act in."""
+        if not self.heads and self._owl is not None:
+            raise OwlStateError("Session.policy: no task has been learned yet")
+        selector, evidence = parse_policy(name)
+        arms = dict(self.heads) if self._owl is not None else {"every task": 0}
+        if selector != ORACLE:
+            chosen = SELECTORS[selector](self.run.seed)
+            return AdaptivePolicy(self.learner, chosen, self.evidence.part(evidence), arms)
+        if unknown := sorted(set(truth) - set(arms)) if self._owl is not None else []:
+            raise OwlValueError(f"Session.policy: there is no head for {', '.join(unknown)} to be told")
+        places = {task: place for place, task in enumerate(arms)}
+        told = OracleSelector(np.array([places.get(task, 0) for task in truth], dtype=np.int64))
+        return AdaptivePolicy(self.learner, told, self.evidence.part("none"), arms)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write what acting needs to a file, atomically: networks, heads and evidence; no replay."""
+        state = {
+            "run": self.run.to_json(),
+            "q": dict(self.agent.q.state_dict()),
+            "target": dict(self.agent.target.state_dict()),
+            "heads": self.heads,
+            "evidence": self.evidence.state_dict(),
+        }
+        save_state(path, state)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Session:
+        """A session that acts as the saved one did; it cannot go on learning."""
+        state = load_state(path)
+        if not isinstance(state, dict) or set(state) != {"run", "q", "target", "heads", "evidence"}:
+            raise OwlValueError(
+                f"Session.load: {path} is a checkpoint of something else; expected a session's"
+            )
+        session = cls(Run.from_json(state["run"]))
+        session.agent.q.load_state_dict(state["q"])
+        session.agent.target.load_state_dict(state["target"])
+        session.evidence.load_state_dict(state["evidence"])
+        session.heads = {task: int(head) for task, head in state["heads"].items()}
+        return session
+
+    @contextmanager
+    def _one_head(self, name: str) -> Iterator[None]:
+        """What the wrapper does for exploration and replay, for a learner that keeps its one head."""
+        epsilon, replay = self.agent.epsilon, self.agent.replay
+        replay.begin_task(name)
+        epsilon.load_state_dict(self._exploration.get(name, {"seen": 0}))
+        yield
+        self._exploration[name] = epsilon.state_dict()
+        replay.end_task()
+
+    def _restart_exploration(self, name: str) -> None:
+        rate = self.run.recipe.epsilon_restart
+        again = rate is not None and self._visits.get(name, 0) > 0
+        self.agent.epsilon.frames = self.run.config.epsilon_frames
+        if again:
+            assert rate is not None
+            self.agent.epsilon.seen = 0
+            self.agent.epsilon.frames = max(1, round(self.run.config.epsilon_frames / rate))
+
+    def _head_of_batch(self, batch: Any) -> int | None:
+        assert self._owl is not None
+        return None if batch.task is None else self._owl.tasks[batch.task].head
+
+
+def _make_agent(run: Run, tables: Sequence[Table]) -> DQN:
+    actions = {table.num_actions for table in tables}
+    if len(actions) > 1:
+        raise OwlValueError(
+            f"Session: the tasks have {sorted(actions)} actions; expected the same number in all"
+        )
+    env = TabulatedVectorEnv(tables[0], run.num_envs)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(run.seed)
+        trunk, features = run.preset.trunk()
+        if run.recipe.dropout:
+            trunk = nn.Sequential(trunk, nn.Dropout(run.recipe.dropout))
+        agent = DQN(
+            env,
+            config=run.config,
+            trunk=trunk,
+            feature_dim=features,
+            replay=_make_replay(run.recipe, run.config, env, run.seed, len(tables)),
+            seed=run.seed,
+            device="cpu",
+        )
+        if run.recipe.head is not None:
+            agent.q = MultiHeadQ(trunk, features, agent.num_actions, head=run.recipe.head)
+            agent.target = copy.deepcopy(agent.q)
+            agent.optimizer = torch.optim.Adam(agent.q.parameters(), lr=run.config.learning_rate, fused=True)
+    return agent
+
+
+def _make_replay(
+    method: Method, config: DQNConfig, env: TabulatedVectorEnv, seed: int, num_tasks: int
+) -> Replay:
+    share = config.rewarded_share
+    common: dict[str, Any] = {
+        "observation_space": env.single_observation_space,
+        "num_envs": env.num_envs,
+        "n_step": config.n_step,
+        "gamma": config.gamma,
+        "sampler": RewardBalancedSampler(share) if share else UniformSampler(),
+        "seed": seed,
+    }
+    if method.replay == "shared":  # room for all tasks, as in the paper
+        return SharedReplay(config.buffer_size * num_tasks, **common)
+    if method.replay == "rehearsal":
+        return RehearsalReplay(config.buffer_size, **common)
+    return TaskScopedReplay(config.buffer_size, warm_start=method.warm_start, **common)
+
+
+def _wrap(run: Run, learner: QLearner, evidence: EvidenceSet) -> OwlWrapper:
+    make = run.recipe.regularizer
+    strength = run.recipe.strength if run.strength is None else run.strength
+    regularizer = None if make is None else make(strength, run.seed)
+    return OwlWrapper(learner, regularizer=regularizer, evidence=evidence)

@@ -1,0 +1,161 @@
+"""Named studies: which runs a table of the results is made of."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from owlrl.errors import OwlValueError
+from owlrl.experiments.config import Run
+from owlrl.experiments.fanout import Attempt, Backend, run_all
+from owlrl.experiments.results import load_results
+from owlrl.experiments.tables import markdown_tables
+
+__all__ = ["STUDIES", "Study", "reproduce", "study_runs", "study_table"]
+
+HEADLINE = ("experience-replay", "owl", "owl-memory")
+FRAMES = 190_000
+DOOR_FRAMES = 600_000  # DoorKey has 7–8 thousand states and needs its key first
+
+
+@dataclass(frozen=True)
+class Study:
+    """A comparison with a name.
+
+    Attributes:
+        about: what it is.
+        make: its runs for one seed.
+
+    >>> from owlrl.experiments import STUDIES
+    >>> [run.method for run in STUDIES["sc3"].make(0)]
+    ['experience-replay', 'owl', 'owl-memory']
+    """
+
+    about: str
+    make: Callable[[int], list[Run]]
+
+
+def _compare(methods: Sequence[str], tasks: str, seed: int, **more: Any) -> list[Run]:
+    return [Run(tasks, method=method, seed=seed, **{"frames": FRAMES, **more}) for method in methods]
+
+
+def _crossroads(seed: int) -> list[Run]:
+    methods = (*HEADLINE, "full-rehearsal")
+    crumbs = _compare(methods, "Crossroads-4", seed, frames=60_000, arguments={"breadcrumbs": True})
+    return crumbs + _compare(methods, "Crossroads-4", seed, frames=60_000, consecutive=8)
+
+
+def _doors(seed: int) -> list[Run]:
+    frames = {"doorkey-4": DOOR_FRAMES, "doorkey-6": DOOR_FRAMES}
+    return _compare(HEADLINE, "SC3+DK2", seed, frames_by_task=frames)
+
+
+def _sc5(seed: int) -> list[Run]:
+    return _compare(HEADLINE, "SC5", seed, unseen=("S9N1:100",))
+
+
+def _ablations(seed: int) -> list[Run]:
+    once = ("owl", "owl-loss", "owl-no-ewc", "owl-distill-current", "owl-memory", "full-rehearsal")
+    return _compare(("experience-replay", *once), "SC5", seed, unseen=("S9N1:100",))
+
+
+def _revisits(seed: int) -> list[Run]:
+    methods = [
+        "experience-replay",
+        "owl",
+        "owl-warm-start",
+        "owl-epsilon-restart-1x",
+        "owl-epsilon-restart-2x",
+        "owl-mlp-head",
+        "owl-dropout-0.05",
+        "owl-dropout-0.1",
+        "owl-dropout-0.2",
+        "owl-memory",
+    ]
+    return _compare(methods, "SC2", seed, rounds=2, frames=FRAMES // 2)
+
+
+def _strengths(seed: int) -> list[Run]:
+    runs = []
+    for method, strengths in {
+        "owl": (1.0, 10.0, 100.0, 500.0, 1_000.0, 5_000.0),
+        "owl-loss": (500.0, 5_000.0, 50_000.0, 500_000.0),
+        "owl-distill-current": (1.0, 10.0, 100.0),
+        "owl-memory": (0.1, 1.0, 10.0),
+    }.items():
+        for strength in strengths:
+            runs += _compare([method], "SC3", seed, strength=strength)
+    return runs
+
+
+def _alone(seed: int) -> list[Run]:
+    return [
+        run
+        for level in (2, 3, 7, 14, 17, 24, 31)
+        for run in _compare(["owl-memory"], f"owlrl/SimpleCrossing-v0:{level}", seed)
+    ]
+
+
+STUDIES: dict[str, Study] = {
+    "crossroads": Study("tasks that contradict each other, with and without breadcrumbs", _crossroads),
+    "sc3": Study("three crossings, one pass", lambda seed: _compare(HEADLINE, "SC3", seed)),
+    "sc5": Study("five crossings, one pass, and 100 unseen levels", _sc5),
+    "sc12": Study("all twelve screened crossings, one pass", lambda seed: _compare(HEADLINE, "SC12", seed)),
+    "sc3+dk2": Study("three crossings and two doors, one pass", _doors),
+    "headline": Study("sc3 and sc5", lambda seed: STUDIES["sc3"].make(seed) + STUDIES["sc5"].make(seed)),
+    "ablations": Study("the paper's ablations on five crossings, one pass", _ablations),
+    "revisits": Study("what matters when tasks come back: two crossings, two rounds", _revisits),
+    "strengths": Study("how strong each guard should be, on three crossings", _strengths),
+    "alone": Study("each crossing by itself, the reference of forward transfer", _alone),
+}
+
+
+def study_runs(name: str, *, seeds: int) -> list[Run]:
+    """The runs of a study for seeds 0 to ``seeds`` − 1, seed after seed.
+
+    >>> from owlrl.experiments import study_runs
+    >>> len(study_runs("headline", seeds=2))
+    12
+    """
+    if name not in STUDIES:
+        raise OwlValueError(f"reproduce: name is {name!r}; expected one of {', '.join(STUDIES)}")
+    if isinstance(seeds, bool) or not isinstance(seeds, int) or seeds < 1:
+        raise OwlValueError(f"reproduce: seeds is {seeds!r}; expected an int >= 1")
+    return [run for seed in range(seeds) for run in STUDIES[name].make(seed)]
+
+
+def study_table(runs: Sequence[Run], directory: str | os.PathLike[str]) -> str:
+    """Markdown tables of those runs that have a result; single-task results beside them serve as reference.
+
+    >>> from owlrl.experiments import study_runs, study_table
+    >>> study_table(study_runs("sc3", seeds=1), "nowhere")
+    ''
+    """
+    wanted = {run.id for run in runs}
+    found = list(load_results(directory))
+    return markdown_tables([result for result in found if result.run.id in wanted], reference=found)
+
+
+def reproduce(
+    name: str,
+    directory: str | os.PathLike[str],
+    *,
+    seeds: int = 3,
+    jobs: int = 1,
+    backend: Backend = "loky",
+    scheduler: str | None = None,
+    progress: bool = True,
+) -> tuple[str, list[Attempt]]:
+    """Do what a study still lacks and return its tables, and what was attempted now.
+
+    >>> from owlrl.experiments import reproduce
+    >>> reproduce("sc3", "runs", seeds=0)
+    Traceback (most recent call last):
+    ...
+    owlrl.errors.OwlValueError: reproduce: seeds is 0; expected an int >= 1
+    """
+    runs = study_runs(name, seeds=seeds)
+    attempts = run_all(runs, directory, jobs=jobs, backend=backend, scheduler=scheduler, progress=progress)
+    return study_table(runs, directory), attempts

@@ -1,0 +1,196 @@
+"""Numbers over seeds: runs that differ by nothing but their seed, and what they give together."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from owlrl.errors import OwlValueError
+from owlrl.experiments.config import Run
+from owlrl.experiments.metrics import (
+    Interval,
+    cumulative_performance,
+    forgetting,
+    forward_transfer,
+    iqm_over_seeds,
+    mean_score,
+    stratified_bootstrap,
+)
+from owlrl.experiments.policies import ORACLE
+from owlrl.experiments.results import Result
+
+__all__ = ["Estimate", "Group", "Quartiles", "group_by_run", "single_task_scores"]
+
+FloatArray = npt.NDArray[np.float64]
+
+
+class Estimate(NamedTuple):
+    """An interquartile mean over seeds with its 95 % interval.
+
+    >>> from owlrl.experiments.metrics import Interval
+    >>> from owlrl.experiments.summary import Estimate
+    >>> str(Estimate(0.95, Interval(0.9, 1.0)))
+    '0.95 [0.90, 1.00]'
+    """
+
+    value: float
+    interval: Interval
+
+    def __str__(self) -> str:
+        return f"{self.value:.2f} [{self.interval.low:.2f}, {self.interval.high:.2f}]"
+
+
+class Quartiles(NamedTuple):
+    """Median over seeds with the quartiles, in the order in which the paper writes them.
+
+    >>> from owlrl.experiments.summary import Quartiles
+    >>> str(Quartiles.of([0.0, 0.5, 1.0]))
+    '0.50 (0.75, 0.25)'
+    """
+
+    median: float
+    upper: float
+    lower: float
+
+    @classmethod
+    def of(cls, numbers: npt.ArrayLike) -> Quartiles:
+        """The quartiles of some numbers, one per seed."""
+        lower, median, upper = np.quantile(np.asarray(numbers, dtype=np.float64), [0.25, 0.5, 0.75])
+        return cls(float(median), float(upper), float(lower))
+
+    def __str__(self) -> str:
+        return f"{self.median:.2f} ({self.upper:.2f}, {self.lower:.2f})"
+
+
+@dataclass(frozen=True)
+class Group:
+    """Results of one run with several seeds.
+
+    >>> from owlrl.experiments import Result, Run
+    >>> from owlrl.experiments.summary import Group
+    >>> row = {"kind": "evaluation", "policy": "oracle", "set": "seen", "task": "a", "success": 1.0}
+    >>> Group((Result(Run("SC2"), [row], {}),)).scores("oracle")
+    array([[1.]])
+    """
+
+    results: tuple[Result, ...]
+
+    @property
+    def run(self) -> Run:
+        """The run, with the seed of the first result."""
+        return self.results[0].run
+
+    @property
+    def label(self) -> str:
+        """The method, and the strength of its regularizer if it is not the method's own."""
+        strength = "" if self.run.strength is None else f" ({self.run.strength:g})"
+        return f"{self.run.method}{strength}"
+
+    def policies(self, label: str = "seen") -> list[str]:
+        """What the results have been evaluated with on a set."""
+        rows = self.results[0].select("evaluation", set=label)
+        return list(dict.fromkeys(row["policy"] for row in rows))
+
+    def scores(self, policy: str, *, label: str = "seen") -> FloatArray:
+        """Share of episodes that succeeded, (seeds, tasks)."""
+        rows = [result.select("evaluation", policy=policy, set=label) for result in self.results]
+        return np.array([[row["success"] for row in of_seed] for of_seed in rows])
+
+    def mean_of(self, field: str, policy: str) -> float:
+        """Mean over seeds and tasks of another field of the evaluations, e.g. "identified"."""
+        found = [
+            row[field] for r in self.results for row in r.select("evaluation", policy=policy) if field in row
+        ]
+        return float(np.mean(found)) if found else float("nan")
+
+    def estimate(self, policy: str, *, label: str = "seen") -> Estimate:
+        """Interquartile mean over seeds of the mean over tasks, with its interval."""
+        scores = self.scores(policy, label=label)
+        return Estimate(float(iqm_over_seeds(scores)), stratified_bootstrap(scores))
+
+    def quartiles(self, policy: str, *, label: str = "seen") -> Quartiles:
+        """Over seeds, of the mean over tasks."""
+        return Quartiles.of(self.scores(policy, label=label).mean(axis=1))
+
+    def cumulative(self, policy: str) -> Quartiles | None:
+        """Of the cumulative performance; None if the policy was not followed through training."""
+        curves = [_curve(result, policy) for result in self.results]
+        return Quartiles.of([cumulative_performance(curve) for curve in curves]) if all(curves) else None
+
+    def forgetting(self) -> float:
+        """Mean over seeds, with the head told."""
+        return float(np.mean([forgetting(_curve(r, ORACLE), _spans(r)) for r in self.results]))
+
+    def forward_transfer(self, alone: dict[str, float]) -> float | None:
+        """Mean over seeds; None if a task was not trained alone."""
+        if not set(_spans(self.results[0])) <= set(alone):
+            return None
+        gains = [forward_transfer(_curve(r, ORACLE), _first_spans(r), alone) for r in self.results]
+        return float(np.mean(gains))
+
+    def failures(self, policy: str) -> float | None:
+        """Mean failed episodes in a row of them with kept evidence; None if that was not evaluated."""
+        rows = [row for result in self.results for row in result.select("in-a-row", policy=policy)]
+        return float(np.mean([row["failures"] for row in rows])) if rows else None
+
+    def minutes(self) -> float:
+        """Wall clock of training, evidence included, mean over seeds."""
+        return float(np.mean([r.info["seconds"]["train"] for r in self.results])) / 60.0
+
+
+def group_by_run(results: Iterable[Result]) -> list[Group]:
+    """Put results together whose runs differ by the seed only, in the order they come.
+
+    >>> from owlrl.experiments import Result, Run
+    >>> from owlrl.experiments.summary import group_by_run
+    >>> results = [Result(Run("SC2", seed=k % 2, rounds=1 + k // 2), [], {}) for k in range(4)]
+    >>> [len(group.results) for group in group_by_run(results)]
+    [2, 2]
+    """
+    groups: dict[str, list[Result]] = {}
+    for result in results:
+        key = json.dumps(replace(result.run, seed=0).to_json(), sort_keys=True)
+        groups.setdefault(key, []).append(result)
+    return [Group(tuple(sorted(found, key=lambda r: r.run.seed))) for found in groups.values()]
+
+
+def single_task_scores(groups: Sequence[Group], like: Run) -> dict[str, float]:
+    """Mean score in training of each task that was trained alone, as otherwise in ``like``.
+
+    >>> from owlrl.experiments import Run
+    >>> from owlrl.experiments.summary import single_task_scores
+    >>> single_task_scores([], Run("SC3"))
+    {}
+    """
+    found = {}
+    for group in groups:
+        run = group.run
+        spans = _spans(group.results[0])
+        same = (run.method, run.learner, run.overrides) == (like.method, like.learner, like.overrides)
+        if len(spans) == 1 and run.rounds == 1 and same:
+            (task,) = spans
+            if run.frames_of(task) == like.frames_of(task):
+                scores = [mean_score(_curve(r, ORACLE), task, _spans(r)[task]) for r in group.results]
+                found[task] = float(np.mean(scores))
+    return found
+
+
+def _curve(result: Result, policy: str) -> list[tuple[int, str, float]]:
+    return [(row["step"], row["task"], row["score"]) for row in result.select("score", policy=policy)]
+
+
+def _spans(result: Result) -> dict[str, tuple[int, int]]:
+    """The last training of each task."""
+    return {row["task"]: (row["start"], row["end"]) for row in result.select("training")}
+
+
+def _first_spans(result: Result) -> dict[str, tuple[int, int]]:
+    rows = result.select("training", round=0)
+    if not rows:
+        raise OwlValueError(f"{result.run.id} has no training")
+    return {row["task"]: (row["start"], row["end"]) for row in rows}

@@ -1,0 +1,142 @@
+"""Which tasks a run is about: from a short text to tables that can be stepped."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from functools import lru_cache
+from typing import Any
+
+import gymnasium
+from minigrid.minigrid_env import MiniGridEnv
+
+from owlrl.envs import (
+    TASK_SETS,
+    UNSEEN_KINDS,
+    ScaleGoalReward,
+    Table,
+    TaskSpec,
+    levels,
+    tabulate,
+    task_set,
+    unseen_levels,
+)
+from owlrl.errors import OwlError, OwlValueError
+
+__all__ = ["canonical_name", "parse_unseen", "resolve_tasks", "resolve_unseen", "table_of", "tables_of"]
+
+
+def resolve_tasks(text: str, arguments: Mapping[str, Any] | None = None) -> dict[str, TaskSpec]:
+    """The tasks of a named set, or levels of an environment, by name and in order.
+
+    Args:
+        text: a key of ``owlrl.envs.TASK_SETS``, in any case, or ``"environment id:level,level,…"``.
+        arguments: for every environment, e.g. ``{"breadcrumbs": True}``.
+
+    >>> from owlrl.experiments import resolve_tasks
+    >>> list(resolve_tasks("sc2"))
+    ['simplecrossing-3', 'simplecrossing-7']
+    >>> list(resolve_tasks("owlrl/DoorKey-v0:4,6"))
+    ['doorkey-4', 'doorkey-6']
+    """
+    chosen = dict(arguments or {})
+    if (name := canonical_name(text)) in TASK_SETS:
+        return task_set(name, **chosen)
+    env_id, colon, numbers = text.rpartition(":")
+    if not colon:
+        raise OwlValueError(
+            f"tasks is {text!r}; expected one of {', '.join(TASK_SETS)}, or levels of an environment, "
+            "e.g. 'owlrl/SimpleCrossing-v0:3,7,14'"
+        )
+    if env_id not in gymnasium.registry:
+        raise OwlValueError(f"tasks is {text!r}; no environment is registered as {env_id!r}")
+    if not all(number.isdecimal() for number in numbers.split(",")):
+        raise OwlValueError(f"tasks is {text!r}; expected numbers >= 0 after the colon, e.g. '3,7,14'")
+    found = levels(env_id, [int(number) for number in numbers.split(",")], **chosen)
+    if len(found) != numbers.count(",") + 1:
+        raise OwlValueError(f"tasks is {text!r}; expected every level once")
+    return found
+
+
+def canonical_name(text: str) -> str:
+    """The name of a set in its own spelling; any other text as it is.
+
+    >>> from owlrl.experiments.tasks import canonical_name
+    >>> canonical_name("crossroads-4")
+    'Crossroads-4'
+    """
+    return {name.lower(): name for name in TASK_SETS}.get(text.lower(), text)
+
+
+def resolve_unseen(text: str, trained: Mapping[str, TaskSpec]) -> dict[str, TaskSpec]:
+    """Levels that are none of those trained on: ``"kind:number"``, see `owlrl.envs.unseen_levels`.
+
+    >>> from owlrl.experiments import resolve_tasks, resolve_unseen
+    >>> len(resolve_unseen("S9N1:3", resolve_tasks("SC5")))
+    3
+    """
+    kind, number = parse_unseen(text)
+    actions = {spec.kwargs["num_actions"] for spec in trained.values() if "num_actions" in spec.kwargs}
+    more = {"num_actions": max(actions)} if actions else {}
+    return unseen_levels(kind, number, exclude=trained.values(), **more)
+
+
+def parse_unseen(text: str) -> tuple[str, int]:
+    """Kind and number of ``"S9N1:100"``.
+
+    >>> from owlrl.experiments.tasks import parse_unseen
+    >>> parse_unseen("S9N1:100")
+    ('S9N1', 100)
+    """
+    kind, _, number = text.partition(":")
+    if kind not in UNSEEN_KINDS or not number.isdecimal() or int(number) < 1:
+        kinds = ", ".join(UNSEEN_KINDS)
+        raise OwlValueError(f"unseen is {text!r}; expected one of {kinds} and how many, e.g. 'S9N1:100'")
+    return kind, int(number)
+
+
+def table_of(spec: TaskSpec, *, goal_scale: float = 1.0) -> Table:
+    """The task tabulated, with the reward of a success multiplied; made once per process.
+
+    >>> from owlrl.experiments import resolve_tasks, table_of
+    >>> table_of(*resolve_tasks("owlrl/SimpleCrossing-v0:3").values())
+    Table('owlrl/SimpleCrossing-v0(level=3)': 169 states, 120 observations, 3 actions)
+    """
+    try:
+        return spec.table() if goal_scale == 1.0 else _scaled(spec, goal_scale)
+    except OwlError:
+        raise
+    except (TypeError, gymnasium.error.Error) as error:
+        # the environment's own objection, e.g. to an argument that it does not have
+        raise OwlValueError(f"{spec!r} cannot be made: {error}") from error
+
+
+def tables_of(specs: Mapping[str, TaskSpec], *, goal_scale: float = 1.0) -> dict[str, Table]:
+    """Tables of several levels; levels with the same layout share one, which is most of the S9N1 ones.
+
+    >>> from owlrl.experiments.tasks import resolve_tasks, tables_of
+    >>> list(tables_of(resolve_tasks("Crossroads-2")))
+    ['crossroads-0', 'crossroads-1']
+    """
+    made: dict[Hashable, Table] = {}
+    found = {}
+    for name, spec in specs.items():
+        key = _layout(spec)
+        if key not in made:
+            made[key] = table_of(spec, goal_scale=goal_scale)
+        found[name] = made[key]
+    return found
+
+
+def _layout(spec: TaskSpec) -> Hashable:
+    """What two levels of one environment have in common if they are the same."""
+    others = tuple(item for item in spec.arguments if item[0] != "level")
+    base = spec(disable_env_checker=True).unwrapped
+    assert isinstance(base, MiniGridEnv)
+    base.reset()
+    grid = base.grid.encode()
+    return spec.env_id, others, grid.shape, grid.tobytes(), tuple(base.agent_pos), int(base.agent_dir)
+
+
+@lru_cache(maxsize=256)
+def _scaled(spec: TaskSpec, goal_scale: float) -> Table:
+    return tabulate(ScaleGoalReward(spec(disable_env_checker=True), goal_scale))

@@ -1,0 +1,196 @@
+"""`run_experiment`: train as a `Run` says, watch how it goes, evaluate it in the end."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from owlrl.experiments.config import Run
+from owlrl.experiments.episodes import greedy_success
+from owlrl.experiments.evaluation import evaluate, evaluate_in_a_row
+from owlrl.experiments.policies import ORACLE
+from owlrl.experiments.results import Result, environment
+from owlrl.experiments.session import Session
+from owlrl.experiments.tasks import resolve_unseen, tables_of
+from owlrl.learners import DQN
+
+__all__ = ["Curve", "evaluate_session", "repeatable", "run_experiment", "train"]
+
+Row = dict[str, Any]
+FOLLOWED = ("hedge+td", "released+td-raw")  # how these two do is looked at after each task as well
+TRACED = ("hedge+td", "hedge+reward")  # of these one episode per task is kept for pictures
+
+
+class Curve:
+    """How well the tasks seen so far are solved when their head is told, every so many frames.
+
+    Asked is the network that the agent would hand over if its training ended now. Rows have kind
+    "score": ``step`` (frames of all tasks so far), ``task``, ``policy``, ``score``, ``training`` (the task in
+    training).
+
+    >>> from owlrl.experiments import Run, Session
+    >>> from owlrl.experiments.training import Curve
+    >>> session = Session(Run("Crossroads-2"))
+    >>> curve = Curve(session, every=100)
+    >>> curve.record({"crossroads-0": 0}, training="crossroads-0")
+    >>> curve.rows[0]["step"], curve.rows[0]["score"]
+    (0, 0.0)
+    """
+
+    def __init__(self, session: Session, *, every: int) -> None:
+        self.session = session
+        self.every = every
+        self.step = 0  # frames of all tasks so far
+        self.rows: list[Row] = []
+
+    def record(self, heads: dict[str, int], *, training: str) -> None:
+        """Ask every task of ``heads``."""
+        agent = self.session.agent
+        network = agent.target if agent.config.hand_over else agent.q
+        for task, head in heads.items():
+            score = float(greedy_success(network, head, self.session.tables[task]))
+            self.rows.append(_score(self.step, task, ORACLE, score, training))
+
+    @contextmanager
+    def watch(self, task: str, head: int, frames: int) -> Iterator[Any]:
+        """Gives the agent's callback for the training of ``task``; afterwards its frames are counted."""
+        start, after = self.step, self.every
+
+        def callback(agent: DQN, seen: int) -> None:
+            nonlocal after
+            if after <= seen < frames:
+                self.step, after = start + seen, after + self.every
+                self.record({**self.session.heads, task: head}, training=task)
+
+        yield callback
+        self.step = start + frames
+
+
+def train(run: Run, *, progress: bool = False) -> tuple[Session, list[Row]]:
+    """Learn all tasks of a run; the session, and rows of kind "training" and "score".
+
+    A training row says: ``round``, ``task``, ``start`` and ``end`` (steps), ``updates``, ``learn_seconds``
+    and ``seconds``, which has what comes at a task's end in it as well.
+
+    >>> from owlrl.experiments import Run, train
+    >>> session, rows = train(Run("Crossroads-2", frames=300, policies=("oracle",)))
+    >>> [row["end"] for row in rows if row["kind"] == "training"]
+    [300, 600]
+    """
+    session = Session(run)
+    curve = Curve(session, every=run.eval_every)
+    rows: list[Row] = []
+    followed = [name for name in FOLLOWED if name in run.acting]
+    for number in range(run.rounds):
+        for task in session.tables:
+            rows.append(_train_task(session, curve, number, task, progress=progress))
+            curve.record(session.heads, training=task)
+            seen = {name: session.tables[name] for name in session.heads}
+            for row in evaluate(session, seen, followed, episodes=run.episodes):
+                rows.append(_score(curve.step, row["task"], row["policy"], row["success"], task))
+    return session, rows + curve.rows
+
+
+def evaluate_session(session: Session) -> list[Row]:
+    """All evaluations that the session's run asks for, after the last task.
+
+    >>> from owlrl.experiments import Run, evaluate_session, train
+    >>> session, _ = train(Run("Crossroads-2", frames=300, policies=("oracle", "random")))
+    >>> [(row["policy"], row["task"]) for row in evaluate_session(session)][-1]
+    ('random', 'crossroads-1')
+    """
+    run, tables = session.run, session.tables
+    rows = evaluate(session, tables, run.acting, episodes=run.episodes, traces=TRACED)
+    if run.consecutive:
+        found = evaluate_in_a_row(
+            session, tables, run.acting, consecutive=run.consecutive, episodes=run.episodes
+        )
+        rows += found
+    for text in run.unseen:
+        levels = tables_of(resolve_unseen(text, run.specs), goal_scale=run.preset.goal_scale)
+        rows += evaluate(session, levels, run.acting, episodes=run.episodes, label=text)
+    return rows
+
+
+def run_experiment(
+    run: Run, *, checkpoint: str | os.PathLike[str] | None = None, progress: bool = False
+) -> Result:
+    """Train and evaluate; everything is decided by ``run``, on one thread.
+
+    Args:
+        run: what to do.
+        checkpoint: where to write what was trained, for `Session.load`.
+        progress: show a bar for each task (needs tqdm).
+
+    >>> from owlrl.experiments import Run, run_experiment
+    >>> result = run_experiment(Run("Crossroads-2", frames=300, policies=("oracle",)))
+    >>> len(result.select("evaluation", policy="oracle"))
+    2
+    """
+    begun = time.time()
+    with repeatable(run.seed):
+        session, rows = train(run, progress=progress)
+        trained = time.time()
+        rows += evaluate_session(session)
+        if checkpoint is not None:
+            session.save(checkpoint)
+    seconds = {"train": trained - begun, "evaluate": time.time() - trained}
+    return Result(run, rows, {**environment(), "started": begun, "seconds": seconds})
+
+
+@contextmanager
+def repeatable(seed: int) -> Iterator[None]:
+    """One thread and a seeded global generator inside the block; both are as before afterwards.
+
+    Another number of threads gives other bits.
+
+    >>> import torch
+    >>> from owlrl.experiments.training import repeatable
+    >>> with repeatable(0):
+    ...     torch.get_num_threads()
+    1
+    """
+    threads = torch.get_num_threads()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(threads)
+
+
+def _train_task(session: Session, curve: Curve, number: int, task: str, *, progress: bool) -> Row:
+    frames, start = session.run.frames_of(task), curve.step
+    agent, begun = session.agent, time.perf_counter()
+    updates = agent.updates
+    with session.task(task) as head:
+        with curve.watch(task, head, frames) as callback:
+            agent.learn(frames, env=session.env(task), callback=callback, progress_bar=progress)
+        learned = time.perf_counter()
+    return {
+        "kind": "training",
+        "round": number,
+        "task": task,
+        "start": start,
+        "end": curve.step,
+        "updates": agent.updates - updates,
+        "learn_seconds": learned - begun,
+        "seconds": time.perf_counter() - begun,
+    }
+
+
+def _score(step: int, task: str, policy: str, score: float, training: str) -> Row:
+    return {
+        "kind": "score",
+        "step": step,
+        "task": task,
+        "policy": policy,
+        "score": score,
+        "training": training,
+    }

@@ -1,0 +1,51 @@
+"""Tiny runs, and results written by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from owlrl.experiments import Result, Run
+
+TINY = {"learning_starts": 64, "batch_size": 16, "buffer_size": 2_000}
+# Enough to solve a corridor of one cell in some hundred frames.
+QUICK = {**TINY, "update_every": 4, "learning_rate": 0.003, "target_rate": 0.05, "batch_size": 32}
+
+
+def tiny(**more: Any) -> Run:
+    """Two corridors, a few hundred frames, only what is asked for."""
+    chosen = {
+        "tasks": "Crossroads-2",
+        "arguments": {"length": 1, "max_steps": 12, "breadcrumbs": True},
+        "frames": 256,
+        "num_envs": 8,
+        "episodes": 3,
+        "eval_every": 128,
+        "policies": ("oracle",),
+        "overrides": TINY,
+    }
+    return Run(**{**chosen, **more})
+
+
+def evaluation(policy: str, task: str, success: float, **more: Any) -> dict[str, Any]:
+    return {
+        "kind": "evaluation",
+        "policy": policy,
+        "set": "seen",
+        "task": task,
+        "success": success,
+        "identified": 1.0,
+        "steps_to_identify": 2.0,
+        **more,
+    }
+
+
+def score(step: int, task: str, number: float, policy: str = "oracle") -> dict[str, Any]:
+    return {"kind": "score", "step": step, "task": task, "policy": policy, "score": number, "training": task}
+
+
+def training(task: str, start: int, end: int, number: int = 0) -> dict[str, Any]:
+    return {"kind": "training", "round": number, "task": task, "start": start, "end": end}
+
+
+def result(run: Run, *rows: dict[str, Any], minutes: float = 1.0) -> Result:
+    return Result(run, list(rows), {"seconds": {"train": 60 * minutes, "evaluate": 1.0}})

@@ -1,0 +1,47 @@
+"""A Dask cluster of two workers, one of which is killed (needs the extra "cluster")."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from owlrl.experiments import load_results
+
+SCRIPT = """
+import logging
+from distributed import LocalCluster
+from owlrl.experiments import run_all
+from tests.experiments.helpers import tiny
+
+if __name__ == "__main__":
+    quiet = {"dashboard_address": None, "silence_logs": logging.CRITICAL}
+    with LocalCluster(n_workers=2, threads_per_worker=1, **quiet) as cluster:
+        print(*(worker.pid for worker in cluster.workers.values()), flush=True)
+        runs = [tiny(seed=seed, frames=20_000) for seed in range(5)]
+        done = run_all(runs, %r, backend="dask", scheduler=cluster.scheduler_address)
+        print(*(attempt.error for attempt in done), flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_worker_costs_no_result(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(SCRIPT % str(tmp_path), encoding="utf-8")
+    paths = os.pathsep.join(["src", ".", os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(
+        [sys.executable, program], env=environment, stdout=subprocess.PIPE, text=True
+    ) as process:
+        first, _second = map(int, process.stdout.readline().split())
+        until = time.monotonic() + 120
+        while not list(tmp_path.glob("*.jsonl")) and time.monotonic() < until:
+            time.sleep(0.1)
+        os.kill(first, signal.SIGKILL)  # it is in the middle of its next run
+        out, _ = process.communicate(timeout=300)
+    assert out.split() == ["None"] * 5
+    assert len(list(load_results(tmp_path))) == 5

@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from owlrl import MultiHeadQ, QLearner, TDErrorEvidence, Transitions
+from owlrl.errors import OwlValueError
+from owlrl.experiments.evidence import DropoutEvidence, EvidenceSet, NoEvidence, gaussian_nll, make_evidence
+
+
+class Noted:
+    """Evidence that says its number and remembers what it was calibrated on."""
+
+    def __init__(self, number: float) -> None:
+        self.number = number
+        self.rows: Transitions | None = None
+
+    def calibrate(self, learner, head, transitions):
+        self.rows = transitions
+
+    def losses(self, learner, transitions, heads):
+        return np.full((len(transitions), len(heads)), self.number)
+
+    def state_dict(self):
+        return {"number": self.number}
+
+    def load_state_dict(self, state):
+        self.number = state["number"]
+
+
+def learner(*, dropout: float = 0.0) -> QLearner:
+    torch.manual_seed(0)
+    trunk = nn.Sequential(nn.Linear(2, 16), nn.ReLU(), nn.Dropout(dropout))
+    q = MultiHeadQ(trunk, 16, 3)
+    q.add_head()
+    return QLearner(q, None, torch.optim.SGD(q.parameters(), 0.1))
+
+
+def rows(count: int = 4) -> Transitions:
+    generator = torch.Generator().manual_seed(1)
+    seen = torch.rand(count, 2, generator=generator)
+    return Transitions(
+        seen,
+        torch.arange(count) % 3,
+        torch.ones(count),
+        seen + 1,
+        torch.zeros(count) > 0,
+        torch.full((count,), 0.9),
+    )
+
+
+def test_a_set_calibrates_all_parts_and_is_their_sum():
+    parts = {"a": Noted(1.0), "b": Noted(0.5)}
+    both = EvidenceSet(parts)
+    wrapped = learner()
+    given = rows()
+    both.calibrate(wrapped, 0, given)
+    assert all(part.rows is given for part in parts.values())
+    assert both.losses(wrapped, rows(), np.arange(2)).tolist() == [[1.5, 1.5]] * 4
+    assert both.part("a") is parts["a"]
+    assert both.part("a-and-b").losses(wrapped, rows(1), np.arange(1)).item() == 1.5
+    assert isinstance(both.part("none"), NoEvidence)
+    with pytest.raises(OwlValueError, match="evidence c was not gathered; expected some of a, b"):
+        both.part("a-and-c")
+
+
+def test_a_set_keeps_the_state_of_its_parts():
+    state = EvidenceSet({"a": Noted(3.0)}).state_dict()
+    other = EvidenceSet({"a": Noted(0.0)})
+    other.load_state_dict(state)
+    assert other.parts["a"].number == 3.0
+
+
+def test_made_is_what_is_needed():
+    assert set(make_evidence(["none"], seed=0).parts) == set()
+    made = make_evidence(["td-raw", "td-squared", "td-and-reward", "nll"], seed=0)
+    assert set(made.parts) == {"td", "td-raw", "td-squared", "reward", "nll"}
+    assert (made.parts["td-squared"].power, made.parts["td-squared"].calibrated) == (2, False)
+    assert isinstance(made.parts["td"], TDErrorEvidence) and made.parts["td"].calibrated
+    with pytest.raises(OwlValueError, match="evidence is luck"):
+        make_evidence(["luck"], seed=0)
+
+
+def test_no_evidence_tells_nothing():
+    none = NoEvidence()
+    none.calibrate(None, 0, rows())
+    none.load_state_dict(none.state_dict())
+    assert not none.losses(None, rows(), np.arange(2)).any()
+
+
+def test_nll_equals_the_formula_in_float64():
+    generator = torch.Generator().manual_seed(0)
+    samples = torch.randn(6, 2, 3, generator=generator, dtype=torch.float64)
+    goal = torch.randn(2, 3, generator=generator, dtype=torch.float64)
+    found = gaussian_nll(samples, goal)
+    for head in range(2):
+        for row in range(3):
+            values = [float(samples[k, head, row]) for k in range(6)]
+            mean = sum(values) / 6
+            variance = sum((v - mean) ** 2 for v in values) / 6
+            expected = math.log(variance) + (float(goal[head, row]) - mean) ** 2 / variance
+            assert float(found[head, row]) == pytest.approx(expected)
+    assert torch.isfinite(gaussian_nll(torch.zeros(2, 1, 1), torch.zeros(1, 1))).all()  # no spread at all
+
+
+def test_dropout_evidence_likes_the_head_whose_target_is_met():
+    wrapped = learner(dropout=0.3)
+    q = wrapped.q
+    with torch.no_grad():  # head 1 says 100 everywhere, and sees a reward of 1 and a value of 0 after
+        q.heads[1].bias.fill_(100.0)
+    evidence = DropoutEvidence(passes=8, clip=5.0)
+    ended = Transitions(
+        rows().observation,
+        rows().action,
+        torch.zeros(4),
+        rows().observation,
+        torch.ones(4) > 0,
+        torch.ones(4),
+    )
+    q.train()
+    losses = evidence.losses(wrapped, ended, np.arange(2))
+    assert losses.shape == (4, 2)
+    assert (losses[:, 0] == 0.0).all()
+    assert (losses[:, 1] == 5.0).all()
+    assert q.training
+    assert evidence.losses(wrapped, ended, np.array([1])).tolist() == [[0.0]] * 4
+    evidence.calibrate(wrapped, 0, ended)
+    evidence.load_state_dict(evidence.state_dict())

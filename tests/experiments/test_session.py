@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from owlrl import DistillationRegularizer, EWCRegularizer, RehearsalReplay, SharedReplay, TaskScopedReplay
+from owlrl.checkpoint import save_state
+from owlrl.errors import OwlStateError, OwlValueError
+from owlrl.experiments import METHODS, Run, Session, resolve_tasks
+from owlrl.experiments.methods import method_of
+from tests.experiments.helpers import TINY, tiny
+
+
+def learn(session: Session, *tasks: str, frames: int = 128) -> None:
+    for task in tasks:
+        with session.task(task):
+            session.agent.learn(frames, env=session.env(task))
+
+
+LEFT, RIGHT = "crossroads-0", "crossroads-1"
+
+
+@pytest.mark.parametrize("method", sorted(METHODS))
+def test_every_method_learns_two_tasks_and_acts(method):
+    session = Session(tiny(method=method))
+    learn(session, LEFT, RIGHT)
+    assert session.heads == ({LEFT: 0, RIGHT: 1} if METHODS[method].heads else {LEFT: 0, RIGHT: 0})
+    assert session.agent.q.num_heads == (2 if METHODS[method].heads else 1)
+    assert session.agent.updates > 0
+    policy = session.policy("oracle", [LEFT, RIGHT])
+    policy.reset(num_envs=2)
+    assert policy.act(np.zeros((2, 7, 7, 3), np.uint8)).shape == (2,)
+
+
+def test_parts_are_those_of_the_method():
+    kinds = {
+        "experience-replay": (SharedReplay, None),
+        "full-rehearsal": (RehearsalReplay, None),
+        "owl": (TaskScopedReplay, EWCRegularizer),
+        "owl-loss": (TaskScopedReplay, EWCRegularizer),
+        "owl-memory": (TaskScopedReplay, DistillationRegularizer),
+        "owl-distill-current": (TaskScopedReplay, DistillationRegularizer),
+        "owl-no-ewc": (TaskScopedReplay, None),
+    }
+    for name, (replay, regularizer) in kinds.items():
+        session = Session(tiny(method=name))
+        assert type(session.agent.replay) is replay
+        found = None if session._owl is None else session._owl.regularizer
+        assert (None if found is None else type(found)) is regularizer
+    strength = METHODS["owl-memory"].strength
+    assert Session(tiny(method="owl-memory"))._owl.regularizer.strength == strength
+    assert Session(tiny(method="owl-memory", strength=7.0))._owl.regularizer.strength == 7.0
+    assert Session(tiny(method="owl"))._owl.regularizer.importance == "output"
+    assert Session(tiny(method="owl-loss"))._owl.regularizer.importance == "loss"
+    assert Session(tiny(method="owl-distill-current"))._owl.regularizer.states == "current"
+    assert Session(tiny(method="owl")).agent.replay.warm_start == 0
+    assert Session(tiny(method="owl-warm-start")).agent.replay.warm_start == 50_000
+    assert isinstance(Session(tiny(method="owl-mlp-head")).agent.q.heads[0], nn.Sequential)
+    assert any(isinstance(m, nn.Dropout) for m in Session(tiny(method="owl-dropout-0.1")).agent.q.modules())
+    with pytest.raises(OwlValueError, match="method is 'x'"):
+        method_of("x")
+
+
+def test_the_base_learner_is_the_same_for_all_methods():
+    first, second = (Session(tiny(method=m, seed=3)).agent for m in ("experience-replay", "owl-memory"))
+    assert first.config == second.config
+    for one, other in zip(first.q.parameters(), second.q.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_a_shared_replay_has_room_for_all_tasks_and_keeps_them():
+    session = Session(tiny(method="experience-replay"))
+    assert session.agent.replay.capacity == 2 * TINY["buffer_size"]
+    learn(session, LEFT)
+    before = len(session.agent.replay)
+    learn(session, RIGHT)
+    assert len(session.agent.replay) > before
+
+
+def test_rehearsal_trains_old_heads_too():
+    session = Session(tiny(method="full-rehearsal"))
+    learn(session, LEFT, frames=256)
+    old = session.agent.q.heads[0].weight.detach().clone()
+    learn(session, RIGHT, frames=512)
+    assert not torch.equal(old, session.agent.q.heads[0].weight)
+    scoped = Session(tiny(method="owl-no-ewc"))
+    learn(scoped, LEFT, frames=256)
+    old = scoped.agent.q.heads[0].weight.detach().clone()
+    learn(scoped, RIGHT, frames=512)
+    assert torch.equal(old, scoped.agent.q.heads[0].weight)
+
+
+@pytest.mark.parametrize(
+    ("method", "seen", "frames"),
+    [
+        ("owl", 256, 1_000),
+        ("experience-replay", 256, 1_000),
+        ("owl-epsilon-restart-1x", 128, 1_000),
+        ("owl-epsilon-restart-2x", 128, 500),
+    ],
+)
+def test_exploration_of_a_revisited_task(method, seen, frames):
+    session = Session(tiny(method=method, overrides={**TINY, "epsilon_frames": 1_000}))
+    learn(session, LEFT)
+    assert session.agent.epsilon.seen == 128
+    learn(session, RIGHT)
+    assert (session.agent.epsilon.seen, session.agent.epsilon.frames) == (128, 1_000)
+    learn(session, LEFT)
+    assert (session.agent.epsilon.seen, session.agent.epsilon.frames) == (seen, frames)
+
+
+def test_the_papers_learner():
+    session = Session(tiny(learner="paper", overrides={"learning_starts": 64, "buffer_size": 500}))
+    assert type(session.agent.q.trunk).__name__ == "GridConv"
+    assert session.env(LEFT).count_bonus == 1.0
+    assert session.tables[LEFT].reward.max() == pytest.approx(100.0 * 1.05)
+    learn(session, LEFT)
+    assert session.agent.updates == 16  # one per four frames after the random ones
+
+
+def test_the_oracle_is_told_the_task_of_each_lane():
+    session = Session(tiny())
+    with pytest.raises(OwlStateError, match="no task has been learned"):
+        session.policy("oracle", [LEFT])
+    learn(session, LEFT, RIGHT)
+    policy = session.policy("oracle", [RIGHT, LEFT, RIGHT])
+    policy.reset(num_envs=3)
+    policy.act(np.zeros((3, 7, 7, 3), np.uint8))
+    assert policy.trace[0].arm.tolist() == [1, 0, 1]
+    with pytest.raises(OwlValueError, match="there is no head for elsewhere"):
+        session.policy("oracle", ["elsewhere"])
+    one = Session(tiny(method="experience-replay")).policy("oracle", ["elsewhere"])
+    one.reset(num_envs=1)
+    one.act(np.zeros((1, 7, 7, 3), np.uint8))
+
+
+def test_tasks_with_different_actions_are_refused():
+    class Mixed(Run):
+        @property
+        def specs(self):
+            return {
+                **resolve_tasks("Crossroads-2", {"length": 1}),
+                **resolve_tasks("owlrl/DoorKey-v0:4", {"size": 5}),
+            }
+
+    with pytest.raises(OwlValueError, match=r"the tasks have \[3, 7\] actions"):
+        Session(Mixed())
+
+
+@pytest.mark.parametrize("method", ["owl-memory", "experience-replay", "owl-mlp-head"])
+def test_a_saved_session_acts_as_before(method, tmp_path):
+    policies = ("oracle", "hedge+td") if METHODS[method].heads else ("oracle",)
+    session = Session(tiny(method=method, policies=policies))
+    learn(session, LEFT, RIGHT)
+    session.save(tmp_path / "kept.safetensors")
+    again = Session.load(tmp_path / "kept.safetensors")
+    assert again.run == session.run
+    assert again.heads == session.heads
+    seen = torch.tensor(session.tables[LEFT].observations)
+    for name in ("q", "target"):
+        one, other = getattr(session.agent, name), getattr(again.agent, name)
+        assert torch.equal(one.all_heads(seen), other.all_heads(seen))
+    assert again.evidence.state_dict() == session.evidence.state_dict()
+
+
+def test_a_checkpoint_of_something_else_is_refused(tmp_path):
+    save_state(tmp_path / "x.safetensors", {"q": torch.zeros(1)})
+    with pytest.raises(OwlValueError, match="a checkpoint of something else"):
+        Session.load(tmp_path / "x.safetensors")

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import pytest
+
+from owlrl.errors import OwlValueError
+from owlrl.experiments import METHODS, STUDIES, Run, Study, reproduce, study_runs
+from tests.experiments.helpers import tiny
+
+
+@pytest.mark.parametrize("name", sorted(STUDIES))
+def test_a_study_repeats_its_runs_for_every_seed(name):
+    runs = study_runs(name, seeds=3)
+    assert len({run.id for run in runs}) == len(runs)
+    assert {run.seed for run in runs} == {0, 1, 2}
+    assert len(runs) == 3 * len(study_runs(name, seeds=1))
+
+
+def test_all_methods_are_in_some_study():
+    used = {run.method for name in STUDIES for run in study_runs(name, seeds=1)}
+    assert used == set(METHODS)
+
+
+def test_all_methods_of_a_section_have_the_same_budget():
+    for name in STUDIES:
+        budgets = {}
+        for run in study_runs(name, seeds=1):
+            section = (run.tasks, str(run.arguments))
+            budgets.setdefault(section, set()).add(
+                (run.frames, str(run.frames_by_task), run.rounds, run.learner)
+            )
+        assert all(len(found) == 1 for found in budgets.values())
+
+
+def test_headline_is_what_is_compared_with_the_paper():
+    headline = {(run.tasks, run.method) for run in study_runs("headline", seeds=1)}
+    assert headline == {(t, m) for t in ("SC3", "SC5") for m in ("experience-replay", "owl", "owl-memory")}
+    assert all(run.frames <= 200_000 for run in study_runs("headline", seeds=1))
+
+
+def test_studies_share_results():
+    both = {run.id for run in study_runs("sc5", seeds=1)} & {
+        run.id for run in study_runs("ablations", seeds=1)
+    }
+    assert len(both) == 3
+
+
+def test_reproduce_does_what_is_missing_and_prints_tables(tmp_path, monkeypatch):
+    monkeypatch.setitem(STUDIES, "small", Study("two", lambda seed: [tiny(seed=seed, frames=128)]))
+    tables, attempts = reproduce("small", tmp_path, seeds=2, progress=False)
+    assert len(attempts) == 2
+    assert "## Crossroads-2" in tables and "| owl-memory | 2 |" in tables
+    again, attempts = reproduce("small", tmp_path, seeds=2, progress=False)
+    assert attempts == []
+    assert again == tables
+
+
+def test_unknown_names_and_seeds(tmp_path):
+    with pytest.raises(OwlValueError, match="name is 'sc4'; expected one of crossroads"):
+        study_runs("sc4", seeds=1)
+    with pytest.raises(OwlValueError, match="seeds is 0"):
+        study_runs("sc3", seeds=0)
+    assert isinstance(study_runs("sc3", seeds=1)[0], Run)

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import re
+
+from owlrl.experiments import Run, markdown_tables
+from owlrl.experiments.tables import result_text
+from tests.experiments.helpers import evaluation, result, score, training
+
+
+def results():
+    for seed in (0, 1):
+        common = [training("a", 0, 10), score(10, "a", 1.0), evaluation("oracle", "a", 1.0)]
+        yield result(Run("SC2", method="experience-replay", seed=seed, unseen=("S9N1:2",)), *common)
+        yield result(
+            Run("SC2", seed=seed, unseen=("S9N1:2",), consecutive=4),
+            *common,
+            score(10, "a", 0.5, "hedge+td"),
+            evaluation("hedge+td", "a", 0.5),
+            evaluation("random", "a", 0.25),
+            evaluation("random", "b", 0.5, set="S9N1:2"),
+            {"kind": "in-a-row", "policy": "random", "task": "a", "failures": 1.5},
+        )
+
+
+def test_every_table_is_well_formed():
+    text = markdown_tables(results())
+    for block in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
+        lines = block.splitlines()
+        assert len({line.count("|") for line in lines}) == 1
+        assert set(lines[1]) <= set("|- ")
+        assert len(lines) > 2
+
+
+def test_a_row_per_method_and_what_it_says():
+    text = markdown_tables(results())
+    assert text.count("## ") == 1
+    assert "## SC2: 190000 frames per task\n" in text
+    assert "| experience-replay | 2 | 1.00 [1.00, 1.00] | – | – | 1.0 |" in text
+    assert "| owl-memory | 2 | 1.00 [1.00, 1.00] | 0.50 [0.50, 0.50] | 0.25 [0.25, 0.25] | 1.0 |" in text
+    one, half = "1.00 (1.00, 1.00)", "0.50 (0.50, 0.50)"
+    assert f"| owl-memory | {one} | {one} | {half} | {half} | – | – |" in text
+    assert "| owl-memory | hedge+td | 1.00 | 2.0 | 0.50 |" in text  # identified, steps, regret
+    assert "| owl-memory | random | 4 | 1.50 |" in text  # in a row
+    assert "Success on 2 unseen S9N1 levels" in text
+    assert "| owl-memory | random | 0.50 [0.50, 0.50] |" in text
+
+
+def test_sections_by_what_was_trained():
+    runs = [
+        Run("SC2"),
+        Run("SC2", rounds=2, learner="paper", overrides={"n_step": 2}),
+        Run("SC2", arguments={"max_steps": 9}, frames_by_task={"simplecrossing-3": 7}),
+    ]
+    rows = [training("a", 0, 10), score(10, "a", 1.0), evaluation("oracle", "a", 1.0)]
+    titles = re.findall("^## (.*)$", markdown_tables(result(run, *rows) for run in runs), re.MULTILINE)
+    assert titles == [
+        "SC2: 190000 frames per task",
+        "SC2: 190000 frames per task, 2 rounds, learner paper, n_step 2",
+        "SC2, max_steps 9: 190000 frames per task, 7 for simplecrossing-3",
+    ]
+
+
+def test_forward_transfer_where_there_is_a_reference():
+    run = Run("owlrl/SimpleCrossing-v0:3")
+    task = "simplecrossing-3"
+    rows = [training(task, 0, 10), score(5, task, 0.0), score(10, task, 1.0), evaluation("oracle", task, 1.0)]
+    alone = result(run, *rows)
+    assert markdown_tables([alone], reference=[alone]).count("| 0.00 | 0.00 |") == 1
+    assert markdown_tables([alone]).count("| 0.00 | – |") == 1
+
+
+def test_text_of_one_result():
+    rows = [
+        evaluation("oracle", "left", 1.0),
+        evaluation("random", "left", 0.5),
+        evaluation("random", "right", 0.0),
+    ]
+    lines = result_text(result(Run("SC2"), *rows)).splitlines()
+    assert lines[0].split() == ["left", "right", "mean"]
+    assert lines[1].split() == ["oracle", "1.00", "–", "1.00"]
+    assert lines[2].split() == ["random", "0.50", "0.00", "0.25"]
+    assert len({len(line) for line in lines}) == 1
+    assert result_text(result(Run("SC2"))).split() == ["mean"]

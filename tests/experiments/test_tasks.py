@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from owlrl.envs import TaskSpec, task_set
+from owlrl.errors import OwlValueError
+from owlrl.experiments.tasks import resolve_tasks, resolve_unseen, table_of, tables_of
+
+
+def test_sets_in_any_case_and_levels():
+    assert resolve_tasks("crossroads-3") == task_set("Crossroads-3")
+    assert resolve_tasks("SC2", {"max_steps": 50}) == task_set("SC2", max_steps=50)
+    found = resolve_tasks("owlrl/SimpleCrossing-v0:14,3", {"size": 11})
+    assert found == {
+        f"simplecrossing-{level}": TaskSpec.of("owlrl/SimpleCrossing-v0", level=level, size=11)
+        for level in (14, 3)
+    }
+
+
+def test_unseen_levels_have_the_actions_of_the_trained_ones():
+    seven = resolve_unseen("S9N1:2", resolve_tasks("SC3+DK2"))
+    assert [spec.kwargs["num_actions"] for spec in seven.values()] == [7, 7]
+    three = resolve_unseen("S9N2:2", resolve_tasks("SC2"))
+    assert all("num_actions" not in spec.kwargs for spec in three.values())
+
+
+def test_goal_scale_multiplies_the_reward_of_a_success_only():
+    spec = resolve_tasks("Crossroads-2", {"length": 1, "breadcrumbs": True})["crossroads-0"]
+    plain, scaled = table_of(spec), table_of(spec, goal_scale=100.0)
+    assert np.allclose(scaled.reward, np.where(plain.goal, 100.0 * plain.reward, plain.reward))
+    assert table_of(spec, goal_scale=100.0) is scaled
+
+
+def test_levels_with_one_layout_share_a_table():
+    def layout(level):
+        env = TaskSpec.of("owlrl/SimpleCrossing-v0", level=level)(disable_env_checker=True).unwrapped
+        env.reset()
+        return env.grid.encode().tobytes()
+
+    first = {}
+    alike = next(
+        (first[drawn], level)  # 42 layouts: two of so many must be the same
+        for level in range(60)
+        if first.setdefault(drawn := layout(level), level) != level
+    )
+    tables = tables_of(resolve_tasks("owlrl/SimpleCrossing-v0:" + ",".join(map(str, (*alike, 3)))))
+    one, same, other = tables.values()
+    assert one is same
+    assert one is not other
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        TaskSpec.of("owlrl/Crossroads-v0", level=3),  # it takes no level
+        TaskSpec.of("owlrl/Nothing-v0"),
+        TaskSpec.of("owlrl/SimpleCrossing-v0", size=8),
+    ],
+)
+def test_what_an_environment_objects_to_is_one_of_our_errors(spec):
+    with pytest.raises(OwlValueError):
+        table_of(spec)
