@@ -11,6 +11,7 @@ from owlrl import (
     DistillationRegularizer,
     EWCRegularizer,
     ExpWeightsSelector,
+    MultiHeadQ,
     OwlWrapper,
     QLearner,
     TDErrorEvidence,
@@ -555,6 +556,22 @@ def test_loading_into_another_learner_names_everything_and_undoes_itself(tmp_pat
     with pytest.raises(OwlValueError, match=r"'0.weight' of shape \(8, 4\), but \(32, 4\) was saved"):
         OwlWrapper.load(tmp_path / "s", learner, regularizer=EWCRegularizer(10.0))
     assert type(other.q[-1]) is nn.Linear and equal(before, weights(other))
+
+
+def test_a_refused_load_makes_no_heads(tmp_path):
+    script, owl, _ = wrapped("multihead")
+    for name, env in TASKS.items():
+        with owl.task(name):
+            train(script, env, 40)
+    owl.save(tmp_path / "s")
+    q = MultiHeadQ(nn.Linear(SIZE, 8), 8, SIZE)
+    learner = QLearner(
+        q, copy.deepcopy(q), torch.optim.Adam(q.parameters()), replay=make_replay("scoped"), gamma=0.5,
+        per_task={"epsilon": Epsilon()},
+    )  # fmt: skip
+    with pytest.raises(OwlValueError, match="was saved"):
+        OwlWrapper.load(tmp_path / "s", learner, regularizer=EWCRegularizer(10.0))
+    assert q.num_heads == 1
 
 
 def test_loading_refuses_another_optimizer_or_discount(tmp_path):

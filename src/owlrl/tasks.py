@@ -121,12 +121,16 @@ def restore_wrapper(
     >>> restore_wrapper(learner, wrapper_state(learner, {}, {}), {})
     {}
     """
-    raise_problems("OwlWrapper.load", _part_problems(learner, state, parts))
+    groups = (("networks", learner.networks), ("targets", learner.targets))
+    problems = _part_problems(learner, state, parts)
+    # what is there must fit before heads are made for the rest
+    for group, networks in groups if not problems else ():
+        problems += _shape_problems(group, networks, state[group], saved_too=False)
+    raise_problems("OwlWrapper.load", problems)
     records = {name: TaskRecord(**record) for name, record in state["tasks"].items()}
     for record in sorted(records.values(), key=lambda r: r.head):
         while _first(learner).num_heads <= record.head:
             learner.add_head(num_actions=record.num_actions)
-    groups = (("networks", learner.networks), ("targets", learner.targets))
     problems = [p for group, networks in groups for p in _shape_problems(group, networks, state[group])]
     problems += _group_problems(learner, state["optimizers"])
     raise_problems("OwlWrapper.load", problems)
@@ -187,13 +191,17 @@ def _group_problems(learner: OffPolicyLearner, saved: Mapping[str, Any]) -> list
 
 
 def _shape_problems(
-    group: str, networks: Mapping[str, MultiHead], saved: Mapping[str, Mapping[str, Tensor]]
+    group: str,
+    networks: Mapping[str, MultiHead],
+    saved: Mapping[str, Mapping[str, Tensor]],
+    *,
+    saved_too: bool = True,
 ) -> list[str]:
     found = []
     for name, network in networks.items():
         own = {key: tuple(value.shape) for key, value in network.module.state_dict().items()}
         other = {key: tuple(value.shape) for key, value in saved[name].items()}
-        for key in sorted({*own, *other}):
+        for key in sorted({*own, *(other if saved_too else ())}):
             if own.get(key) != other.get(key):
                 found.append(
                     f"{group}[{name!r}] has {key!r} of shape {own.get(key)}, but {other.get(key)} was saved; "

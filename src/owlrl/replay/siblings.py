@@ -24,6 +24,8 @@ class SharedReplay(RingReplay):
 
     Arguments and methods are those of `TaskScopedReplay` without ``warm_start``. Rows of all
     tasks mix in a batch, so its ``task`` is None. No n-step sum crosses from one task to the next.
+    It is meant for a learner with one head: `sample_distinct` mixes tasks as well, so inside an
+    `OwlWrapper` a head would be taught and measured by other tasks' rows.
 
     >>> import numpy as np
     >>> from owlrl.replay import SharedReplay
@@ -103,7 +105,8 @@ class RehearsalReplay(RingReplay):
     `TaskScopedReplay`, with ``current`` instead of ``warm_start``; each task has a ring of
     ``capacity`` rows of its own, whose memory the system hands out as it fills. ``len``, `clear`
     and `sample_distinct` are about the current task. Earlier tasks with fewer rows than a batch
-    are left out of the draw. Rows added before the first `begin_task` go with it.
+    are left out of the draw. Rows added before the first `begin_task` go with it. A loop that uses
+    it must train the head of ``batch.task``, not the active one (`owlrl.learners.DQN.head_of`).
 
     Args:
         capacity: rows per task.
