@@ -30,7 +30,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 demo: $(STAMP) ## train two opposed tasks and show how the task is recognised
-	$(BIN)/python examples/demo.py
+	$(BIN)/owlrl demo
 
 test: $(STAMP) ## run the tests, the doctests and the README's code; coverage must reach its bar
 	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --cov --cov-report=term

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import runpy
 import sys
-from types import ModuleType, SimpleNamespace
 
 import pytest
 
 from owlrl import cli
 from owlrl.cli import main
-from owlrl.experiments import STUDIES, Study, commands, fanout
+from owlrl.experiments import STUDIES, Study, fanout
 from tests.experiments.helpers import tiny
 
 SMALL = ["--frames", "128", "--episodes", "2", "--policies", "oracle", "random"]
@@ -98,7 +97,7 @@ def test_evaluate_equals_the_evaluation_of_training(trained, capsys):
         (["reproduce", "sc3", "--seeds", "0"], "seeds is 0"),
         (["reproduce", "sc3", "--jobs", "0"], "jobs is 0"),
         (["reproduce", "sc3", "--scheduler", "tcp://x:1"], "go together"),
-        (["report", "nowhere"], "there are no results in it"),
+        (["demo", "--arms", "9"], "arms is 9"),
     ],
 )
 def test_bad_input_is_one_line(capsys, tmp_path, monkeypatch, arguments, message):
@@ -121,7 +120,7 @@ def test_what_cannot_be_read_ends_with_2(capsys, arguments):
     assert capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["train", "evaluate", "reproduce", "demo", "report"])
+@pytest.mark.parametrize("command", ["train", "evaluate", "reproduce", "demo"])
 def test_help_has_examples(capsys, command):
     with pytest.raises(SystemExit) as stopped:
         main([command, "--help"])
@@ -170,37 +169,24 @@ def test_ctrl_c_says_how_to_go_on(capsys, monkeypatch, tmp_path):
     assert "the same command goes on from there" in capsys.readouterr().err
 
 
-def part(monkeypatch, name: str, **functions) -> None:
-    module = ModuleType(f"owlrl.experiments.{name}")
-    vars(module).update(functions)
-    monkeypatch.setitem(sys.modules, module.__name__, module)
+def test_demo_prints_its_table_and_draws(capsys, tmp_path):
+    picture = tmp_path / "new" / "demo.png"
+    assert main(["demo", "--arms", "2", "--frames", "320", "--picture", str(picture)]) == 0
+    out = capsys.readouterr().out
+    assert "one policy solves 1 (exact)" in out and "OWL, not told" in out
+    assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-def test_demo_and_report_are_called(monkeypatch, capsys, tmp_path, trained):
-    asked = []
-
-    def run_demo(**arguments):
-        asked.append(arguments)
-        return SimpleNamespace(table=lambda: "the table")
-
-    part(monkeypatch, "demo", run_demo=run_demo)
-    part(monkeypatch, "report", write_report=lambda directory, output: asked.append((directory, output)))
-    assert main(["demo", "--picture", str(tmp_path / "x.png")]) == 0
-    assert "the table" in capsys.readouterr().out
-    assert main(["report", str(trained.parent)]) == 0
-    assert asked == [{"output": tmp_path / "x.png"}, (trained.parent, trained.parent / "report.html")]
-
-
-def test_missing_libraries_are_one_line(capsys, monkeypatch, trained):
+def test_missing_libraries_are_one_line(capsys, monkeypatch, tmp_path):
     def missing(name):
         raise ImportError(f"No module named {name!r}")
 
-    monkeypatch.setattr(commands.importlib, "import_module", missing)
-    monkeypatch.setattr(cli.importlib, "import_module", missing)
-    assert "the command needs tyro" in refused(capsys, "demo")
-    monkeypatch.setattr(cli.importlib, "import_module", lambda name: sys.modules[name])
-    monkeypatch.setattr(commands, "importlib", SimpleNamespace(import_module=missing))
-    assert "the report cannot be made" in refused(capsys, "report", str(trained.parent))
+    with monkeypatch.context() as patched:
+        patched.setattr(cli.importlib, "import_module", missing)
+        assert "the command needs tyro" in refused(capsys, "demo")
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    said = refused(capsys, "demo", "--picture", str(tmp_path / "x.png"))
+    assert "pip install 'owlrl[plots]'" in said
 
 
 def test_the_module_is_a_program(monkeypatch, capsys):

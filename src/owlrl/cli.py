@@ -1,4 +1,4 @@
-"""The command ``owlrl``: train, evaluate, reproduce, demo, report."""
+"""The command ``owlrl``: train, evaluate, reproduce, demo."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Union
 
 from owlrl.errors import OwlError, OwlStateError
-from owlrl.experiments.commands import Demo, Evaluate, Report, Reproduce, Train
+from owlrl.experiments.commands import Demo, Evaluate, Reproduce, Train
 
 __all__ = ["main"]
 
@@ -34,13 +34,10 @@ EXAMPLES = {
     "demo": """Show in two minutes what one head cannot do and OWL can.
 
   owlrl demo
-""",
-    "report": """Put the results of a directory into one HTML file.
-
-  owlrl report runs
+  owlrl demo --arms 6 --seed 1 --picture demo.png
 """,
 }
-COMMANDS = {"train": Train, "evaluate": Evaluate, "reproduce": Reproduce, "demo": Demo, "report": Report}
+COMMANDS = {"train": Train, "evaluate": Evaluate, "reproduce": Reproduce, "demo": Demo}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

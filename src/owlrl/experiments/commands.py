@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from owlrl.errors import OwlStateError, OwlValueError
+from owlrl.errors import OwlValueError
 from owlrl.experiments.config import Run
+from owlrl.experiments.demo import run_demo
 from owlrl.experiments.evaluation import evaluate
 from owlrl.experiments.results import Result, environment, is_done, read_result, result_path, write_result
 from owlrl.experiments.session import Session
@@ -20,7 +21,7 @@ from owlrl.experiments.tables import result_text
 from owlrl.experiments.tasks import resolve_tasks, tables_of
 from owlrl.experiments.training import repeatable, run_experiment
 
-__all__ = ["Demo", "Evaluate", "Report", "Reproduce", "Train"]
+__all__ = ["Demo", "Evaluate", "Reproduce", "Train"]
 
 
 @dataclass(frozen=True)
@@ -203,45 +204,26 @@ class Demo:
     """Show in two minutes what one head cannot do and OWL can.
 
     >>> from owlrl.experiments.commands import Demo
-    >>> Demo().name
-    'crossroads'
+    >>> Demo().arms
+    4
     """
 
-    name: Literal["crossroads"] = "crossroads"
-    """which demonstration"""
+    arms: int = 4
+    """tasks, 2 to 8"""
+    frames: int = 30_000
+    """per task"""
+    seed: int = 0
+    """of everything"""
     picture: Path = Path("runs/demo.png")
     """where the picture goes"""
 
     def __call__(self) -> int:
         """Train, print the table, draw the picture."""
-        with repeatable(0):
-            demo = _part("demo", "the demonstration").run_demo(output=self.picture)
-        print(f"\nShare of episodes that reached the goal that pays:\n\n{demo.table()}\n\n{self.picture}")
-        return 0
-
-
-@dataclass(frozen=True)
-class Report:
-    """Put the results of a directory into one HTML file.
-
-    >>> from pathlib import Path
-    >>> from owlrl.experiments.commands import Report
-    >>> Report(Path("runs")).directory
-    PosixPath('runs')
-    """
-
-    directory: Path
-    """where the results are"""
-    output: Path | None = None
-    """the file; report.html in that directory if left out"""
-
-    def __call__(self) -> int:
-        """Write the file and say where it is."""
-        if not any(self.directory.glob("*.jsonl")):
-            raise OwlValueError(f"directory is {self.directory}; there are no results in it")
-        output = self.output or self.directory / "report.html"
-        _part("report", "the report").write_report(self.directory, output)
-        print(output)
+        start = time.monotonic()
+        with repeatable(self.seed):
+            demo = run_demo(arms=self.arms, frames=self.frames, seed=self.seed, output=self.picture)
+        print(f"\nShare of episodes that reached the goal that pays:\n\n{demo.table()}\n")
+        print(f"{time.monotonic() - start:.0f} s. The picture is {self.picture}.")
         return 0
 
 
@@ -279,10 +261,3 @@ def _print_json(result: Any, **more: object) -> None:
         scores.setdefault(row["policy"], []).append(row["success"])
     success = {policy: sum(found) / len(found) for policy, found in scores.items()}
     print(json.dumps({"id": result.run.id, "success": success, **more, "rows": rows}))
-
-
-def _part(name: str, what: str) -> Any:
-    try:
-        return importlib.import_module(f"owlrl.experiments.{name}")
-    except ImportError as error:
-        raise OwlStateError(f"{what} cannot be made: {error}; pip install 'owlrl[plots]'") from error

@@ -22,6 +22,7 @@ from owlrl import (
     UniformSelector,
 )
 from owlrl.envs import TabulatedVectorEnv, TaskSpec, interference
+from owlrl.experiments._optional import optional
 from owlrl.learners import DQN, FAST, one_hot_cells
 from owlrl.replay import RewardBalancedSampler
 
@@ -80,6 +81,8 @@ def run_demo(
     >>> sorted(demo.scores)
     ['OWL, not told', 'OWL, random heads', 'OWL, told', 'one head, shared replay']
     """
+    if output is not None:
+        optional("matplotlib.figure", extra="plots", what="the picture")  # not after two minutes of training
     torch.manual_seed(seed)
     tables = {
         f"goal {k}": TaskSpec.of("owlrl/Crossroads-v0", arms=arms, task=k, breadcrumbs=True).table()
@@ -193,9 +196,9 @@ def _say(quiet: bool, text: str) -> None:
 
 
 def _draw(demo: Demo, tasks: list[str], output: Path) -> None:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(10, 3.6), layout="constrained")
+    figure = optional("matplotlib.figure", extra="plots", what="the picture").Figure(
+        figsize=(10, 3.6), layout="constrained"
+    )
     left, right = figure.subplots(1, 2, width_ratios=(1.1, 1))
     width = 0.8 / len(demo.scores)
     colours = ("0.25", "tab:blue", "tab:cyan", "0.75")  # those of the heads are others
