@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from owlrl.errors import OwlValueError
+from owlrl.errors import OwlValueError, int_problem
 
 __all__ = ["EpisodePolicy", "Evaluation", "run_episodes"]
 
@@ -95,8 +95,8 @@ def run_episodes(
     3
     """
     for name, value in (("episodes", episodes), ("max_steps", max_steps)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise OwlValueError(f"run_episodes: {name} is {value!r}; expected an int >= 1")
+        if value is not None and (problem := int_problem(name, value)):
+            raise OwlValueError(f"run_episodes: {problem}")
     run = _run_vector if getattr(env, "num_envs", None) is not None else _run_single
     rows = run(policy, env, episodes, seed, max_steps, keep_evidence)
     returns, lengths, terminated = zip(*rows, strict=True)

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from owlrl.checkpoint import load_state, save_state, set_rng_state
 from owlrl.checks import check_bound, check_learner, part_problem
-from owlrl.errors import OwlStateError, OwlTypeError, OwlValueError, raise_problems
+from owlrl.errors import OwlStateError, OwlTypeError, OwlValueError, int_problem, raise_problems
 from owlrl.evaluation import Evaluation, run_episodes
 from owlrl.evidence import TDErrorEvidence
 from owlrl.guard import StepGuard
@@ -263,8 +263,8 @@ tasks=['left', 'right'])
         if self.regularizer is not None:
             found += part_problem("regularizer", self.regularizer, Regularizer, "EWCRegularizer(500.0)")
         found += part_problem("evidence", self.evidence, Evidence, "TDErrorEvidence()")
-        if isinstance(self.samples, bool) or not isinstance(self.samples, int) or self.samples < 1:
-            found.append(f"samples is {self.samples!r}; expected an int >= 1")
+        if problem := int_problem("samples", self.samples):
+            found.append(problem)
         return found
 
     def _check_entry(self, name: str, num_actions: int | None) -> None:

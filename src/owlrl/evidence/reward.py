@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from owlrl.errors import OwlStateError, OwlValueError, raise_problems
+from owlrl.errors import OwlStateError, OwlValueError, int_problem, raise_problems
 from owlrl.evidence._common import (
     FloatArray,
     calibrated_loss,
@@ -93,11 +93,7 @@ class RewardEvidence:
         seed: int | None = None,
     ) -> None:
         counts = {"hidden": hidden, "updates": updates, "batch_size": batch_size, "samples": samples}
-        problems = [
-            f"{name} is {value!r}; expected an int >= 1"
-            for name, value in counts.items()
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1
-        ]
+        problems = [problem for name, value in counts.items() if (problem := int_problem(name, value))]
         if not is_positive(clip):
             problems.append(f"clip is {clip!r}; expected a finite number > 0")
         if encode is not None and not callable(encode):

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from owlrl.errors import NonFiniteError, OwlStateError, OwlValueError, raise_problems
+from owlrl.errors import NonFiniteError, OwlStateError, OwlValueError, int_problem, raise_problems
 from owlrl.evidence._common import (
     FloatArray,
     calibrated_loss,
@@ -93,8 +93,8 @@ class TDErrorEvidence:
         for name, number in (("clip", clip), ("power", power)):
             if not is_positive(number):
                 problems.append(f"{name} is {number!r}; expected a finite number > 0")
-        if not isinstance(samples, int) or isinstance(samples, bool) or samples < 1:
-            problems.append(f"samples is {samples!r}; expected an int >= 1")
+        if problem := int_problem("samples", samples):
+            problems.append(problem)
         raise_problems("TDErrorEvidence", problems)
         self.calibrated = calibrated
         self.clip = clip

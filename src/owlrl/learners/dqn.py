@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
-from owlrl.errors import NonFiniteError, OwlTypeError, OwlValueError, raise_problems
+from owlrl.errors import NonFiniteError, OwlTypeError, OwlValueError, int_problem, raise_problems
 from owlrl.heads import MultiHeadQ
 from owlrl.learners.encoders import default_trunk
 from owlrl.learners.schedules import EpsilonSchedule
@@ -169,8 +169,8 @@ class DQN:
             callback: called with the agent and the frames so far, after each step.
             progress_bar: show one (needs tqdm).
         """
-        if isinstance(frames, bool) or not isinstance(frames, int) or frames < 1:
-            raise OwlValueError(f"DQN.learn: frames is {frames!r}; expected an int >= 1")
+        if problem := int_problem("frames", frames):
+            raise OwlValueError(f"DQN.learn: {problem}")
         self.env = self.env if env is None else env
         stepper = Stepper(self.env, seed=None if self._seed is None else int(self._rng.integers(2**31)))
         settings, owed = self.config, 0
