@@ -138,6 +138,9 @@ def test_a_bar_is_quiet_in_a_pipe(tmp_path, capfd):
 
 
 SCRIPT = """
+import signal
+# a background job of a shell ignores Ctrl-C, and so would this
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from owlrl.experiments import run_all
 from tests.experiments.helpers import tiny
 run_all([tiny(seed=seed, frames=frames) for seed, frames in enumerate({frames})], {directory!r}, jobs=2)
@@ -159,7 +162,10 @@ def test_two_processes_give_what_one_gives_and_ctrl_c_leaves_it(tmp_path):
         while len(list(tmp_path.glob("*.jsonl"))) < 2 and time.monotonic() < until:
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=30)
+        try:
+            _, errors = process.communicate(timeout=30)
+        finally:
+            process.kill()  # or leaving the block would wait for ever
     assert b"KeyboardInterrupt" in errors
     apart = {r.run.seed: [row for row in r.rows if row["kind"] == "score"] for r in load_results(tmp_path)}
     here = {
