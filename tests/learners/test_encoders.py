@@ -1,5 +1,7 @@
 """Encoders against what they stand for: one-hot vectors and ordinary convolutions."""
 
+import copy
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -10,7 +12,16 @@ from hypothesis import strategies as st
 from torch import nn
 
 from owlrl.errors import OwlValueError
-from owlrl.learners.encoders import CHANNEL_SIZES, GridConv, GridMLP, PatchConv, default_trunk, mlp
+from owlrl.fisher import squared_gradients
+from owlrl.learners.encoders import (
+    CHANNEL_SIZES,
+    GridConv,
+    GridMLP,
+    PatchConv,
+    default_trunk,
+    mlp,
+    one_hot_cells,
+)
 
 
 def images(batch: int) -> torch.Tensor:
@@ -77,3 +88,30 @@ def test_unknown_observations_ask_for_a_trunk():
 
 def test_mlp_has_the_sizes_asked_for():
     assert [m.out_features for m in mlp(3, (4, 5)) if isinstance(m, nn.Linear)] == [4, 5]
+
+
+def test_grid_mlp_sums_columns_as_the_plain_product_does():
+    image = images(9)
+    trunk = GridMLP(hidden=(16, 8)).double()
+    plain = copy.deepcopy(trunk)
+    expected = plain.layers(one_hot_cells(image).double())
+    with torch.no_grad():
+        torch.testing.assert_close(trunk(image), expected)
+    found = trunk(image)
+    torch.testing.assert_close(found, expected)
+    found.square().sum().backward()
+    expected.square().sum().backward()
+    for own, other in zip(trunk.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(own.grad, other.grad)
+
+
+def test_importance_of_grid_mlp_is_in_closed_form():
+    image = images(9)
+    trunk = GridMLP(hidden=(16, 8)).double()
+    squares = {
+        method: squared_gradients(trunk, lambda out: out.sum(1), [image], method=method, chunk_size=4)
+        for method in ("hooks", "loop")
+    }
+    for name, square in squares["loop"].items():
+        torch.testing.assert_close(squares["hooks"][name], square)
+    assert squares["loop"]["layers.0.weight"].count_nonzero() > 0

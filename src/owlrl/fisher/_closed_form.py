@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -55,6 +55,7 @@ class _Recorder(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.calls: list[_Call] = []
+        self._columns: dict[int, tuple[Tensor, Tensor, Tensor]] = {}  # of weights, selected for a product
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -63,8 +64,23 @@ class _Recorder(TorchFunctionMode):
         output = func(*args, **kwargs)
         describe = _DESCRIBE.get(func)
         if describe is not None and output.requires_grad:
-            self.calls.append(describe(get_gradient_edge(output), *args, **kwargs))
+            call = describe(get_gradient_edge(output), *args, **kwargs)
+            if id(call.weight) in self._columns:
+                call = _widened(call, *self._columns[id(call.weight)][:2])
+            self.calls.append(call)
+        elif func is Tensor.index_select and args[1] == 1:
+            self._columns[id(output)] = (args[0], args[2], output)  # kept, so that no other has its id
         return output
+
+
+def _widened(call: _Call, weight: Tensor, columns: Tensor) -> _Call:
+    """The same product with the whole weight: its other columns meet zeros."""
+
+    def patches(x: Tensor) -> Tensor:
+        narrow = call.patches(x)
+        return narrow.new_zeros(*narrow.shape[:-1], weight.shape[1]).index_copy_(-1, columns, narrow)
+
+    return replace(call, weight=weight, patches=patches)
 
 
 def _linear(edge: GradientEdge, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> _Call:
