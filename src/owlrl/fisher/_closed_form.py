@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -24,6 +24,7 @@ from owlrl.fisher._problem import Problem, Rows, Sums, accumulator
 
 __all__ = ["NotExactError", "closed_form", "sum_of_squares"]
 
+SELECTIONS = ("IndexSelectBackward0", "TBackward0", "TransposeBackward0")
 ELEMENTS = 1 << 18  # patches or per-row gradients of one layer held at once
 
 
@@ -55,7 +56,6 @@ class _Recorder(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.calls: list[_Call] = []
-        self._columns: dict[int, tuple[Tensor, Tensor, Tensor]] = {}  # of weights, selected for a product
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -64,23 +64,8 @@ class _Recorder(TorchFunctionMode):
         output = func(*args, **kwargs)
         describe = _DESCRIBE.get(func)
         if describe is not None and output.requires_grad:
-            call = describe(get_gradient_edge(output), *args, **kwargs)
-            if id(call.weight) in self._columns:
-                call = _widened(call, *self._columns[id(call.weight)][:2])
-            self.calls.append(call)
-        elif func is Tensor.index_select and args[1] == 1:
-            self._columns[id(output)] = (args[0], args[2], output)  # kept, so that no other has its id
+            self.calls.append(describe(get_gradient_edge(output), *args, **kwargs))
         return output
-
-
-def _widened(call: _Call, weight: Tensor, columns: Tensor) -> _Call:
-    """The same product with the whole weight: its other columns meet zeros."""
-
-    def patches(x: Tensor) -> Tensor:
-        narrow = call.patches(x)
-        return narrow.new_zeros(*narrow.shape[:-1], weight.shape[1]).index_copy_(-1, columns, narrow)
-
-    return replace(call, weight=weight, patches=patches)
 
 
 def _linear(edge: GradientEdge, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> _Call:
@@ -150,6 +135,9 @@ def closed_form(problem: Problem, rows: Rows) -> Sums:
     with _Recorder() as recorder:
         values = problem.values(rows)
     named = {id(p): name for name, p in problem.parameters.items()}
+    for call in recorder.calls:
+        if (source := _selected_from(call.weight)) is not None and id(source) in named:
+            named[id(call.weight)] = named[id(source)]
     calls = [c for c in recorder.calls if id(c.weight) in named or id(c.bias) in named]
     used = _uses(values.grad_fn, named)
     computed = Counter(named[id(p)] for c in calls for p in (c.weight, c.bias) if id(p) in named)
@@ -175,17 +163,31 @@ def _add(call: _Call, grad: Tensor, named: dict[int, str], sums: Sums, rows: int
     weight, bias = named.get(id(call.weight)), named.get(id(call.bias))
     grad = call.gradients(grad)
     if weight is not None:
-        total, positions = sums[weight], grad.shape[-1]
+        source = _selected_from(call.weight)
+        total = sums[weight] if source is None else torch.zeros_like(call.weight, dtype=sums[weight].dtype)
+        positions = grad.shape[-1]
         patch = total[0].numel() * grad.shape[1] * positions
         step = max(1, ELEMENTS // (patch if positions == 1 else max(patch, total.numel())))
         for start in range(0, rows, step):
             g = grad[start : start + step].to(total.dtype)
             x = call.patches(call.input.detach()[start : start + step]).to(total.dtype)
             total += call.as_weight(sum_of_squares(g, x))
+        if source is not None:  # an entry goes to one place, and so does its square
+            (back,) = torch.autograd.grad(call.weight, source, total.to(call.weight), retain_graph=True)
+            sums[weight] += back
     if bias is not None:
         total = sums[bias]
         total += grad.to(total.dtype).sum(-1).square().sum(0).flatten()
     return [name for name in (weight, bias) if name is not None]
+
+
+def _selected_from(weight: Tensor) -> Tensor | None:
+    """The parameter that a layer's weight is a selection of; None for a weight that is computed otherwise."""
+    node = weight.grad_fn
+    while node is not None and node.name() in SELECTIONS:
+        node = node.next_functions[0][0]
+    source: Tensor | None = getattr(node, "variable", None)
+    return source
 
 
 def _uses(root: Any, named: dict[int, str]) -> Counter[str]:

@@ -84,7 +84,7 @@ class GridMLP(nn.Module):
             place = (met.cumsum(0) - 1).index_select(0, ones.flatten()).view_as(ones)
             columns = met.nonzero()[:, 0]
             input = first.weight.new_zeros(len(image), len(columns)).scatter_(1, place, 1.0)
-            out = F.linear(input, first.weight.index_select(1, columns), first.bias)
+            out = F.linear(input, first.weight.t().index_select(0, columns).t(), first.bias)
         else:  # the columns that meet a one, summed: several times faster than the product
             out = F.embedding_bag(ones, first.weight.t(), mode="sum") + first.bias
         for layer in rest:
