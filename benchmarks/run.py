@@ -13,7 +13,9 @@ from pathlib import Path
 import ewc
 import fisher
 import heads
+import pendulum
 import replay
+import sb3
 import tabulated
 import torch
 import wrapper
@@ -51,7 +53,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     rows: list[Row] = []
-    for module in (fisher, replay, ewc, heads, wrapper, tabulated):
+    for module in (fisher, replay, ewc, heads, wrapper, sb3, tabulated, pendulum):
         found = module.main(quick=options.quick)
         print_rows(found)
         rows += found

@@ -44,12 +44,12 @@ python_use_unqualified_type_names = True
 
 # Other projects' inventories are on the net, and the build needs no net: names of theirs do not link.
 nitpick_ignore_regex = [
-    ("py:class", "Env"),
+    ("py:class", "Env|Figure"),
     # What a package does not export may stand in a signature; it has no place to link to.
     ("py:class", r"owlrl\.\w+\.\w+\.\w+"),
     (
         "any|py:.*",
-        r"(torch|np|numpy|nn|abc|collections|os|pathlib|typing|typing_extensions|gymnasium|minigrid|safetensors)(\..+)?",
+        r"(torch|np|numpy|nn|abc|collections|io|os|pathlib|typing|typing_extensions|gymnasium|minigrid|safetensors)(\..+)?",
     ),
 ]
 

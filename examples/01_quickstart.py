@@ -28,7 +28,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import torch
 
-from owlrl import DistillationRegularizer, ExpWeightsSelector, OwlWrapper, QLearner, RewardEvidence
+from owlrl import DistillationRegularizer, ExpWeightsSelector, ModelEvidence, OwlWrapper, QLearner
 from owlrl.envs import TabulatedVectorEnv, interference, tabulate
 from owlrl.learners import DQN, one_hot_cells
 
@@ -108,7 +108,7 @@ learner = QLearner(
 owl = OwlWrapper(
     learner,
     regularizer=DistillationRegularizer(1.0, seed=0),
-    evidence=RewardEvidence(encode=one_hot_cells, seed=0),
+    evidence=ModelEvidence(encode=one_hot_cells, seed=0),
 )
 for name, env in tasks.items():
     with owl.task(name):
@@ -124,7 +124,7 @@ print("told the task:    ", told)
 # %% [markdown]
 # ## When nobody says which task it is
 #
-# Each step a head is drawn and acts; then every task's reward predictor says how well it explains the reward that was seen, and the
+# Each step a head is drawn and acts; then a small model of every task says how well it would have foretold what was seen and paid, and the
 # selector shifts its weight.
 
 # %%

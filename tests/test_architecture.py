@@ -18,9 +18,11 @@ SRC = Path(__file__).parent.parent / "src" / "owlrl"
 GROUPS: tuple[frozenset[str], ...] = (
     frozenset({"errors", "types"}),
     frozenset({"protocols"}),
-    frozenset({"checkpoint", "evidence", "fisher", "heads", "modes", "replay", "selection", "td"}),
+    frozenset({"checkpoint", "evidence", "fisher", "gaussian", "heads", "modes", "outputs", "replay"})
+    | {"selection", "td", "temperature"},
     frozenset({"regularizers"}),
-    frozenset({"checks", "evaluation", "guard", "policy", "qlearner", "tasks", "wrapper"}),
+    frozenset({"_described", "actor_critic", "adapting", "checks", "evaluation", "guard", "policy"})
+    | {"qlearner", "tasks", "wrapper"},
     frozenset({"owlrl"}),  # the package's own __init__: the core and nothing after it
     frozenset({"adapters", "envs", "learners"}),
     frozenset({"experiments"}),

@@ -59,6 +59,51 @@ def test_train_takes_any_levels(tmp_path, capsys):
     assert {row["task"] for row in told["rows"]} == {"simplecrossing-3", "simplecrossing-7"}
 
 
+SMALL_SAC = [
+    *("--frames", "40", "--episodes", "2", "--policies", "oracle", "random"),
+    *(
+        "--arguments",
+        "max_episode_steps=20",
+        "--set",
+        "learning_starts=16",
+        "batch_size=8",
+        "buffer_size=500",
+    ),
+]
+
+
+def test_train_and_evaluate_angles(tmp_path, capsys):
+    angles = ["--env-id", "owlrl/Pendulum-v0", "--angles", "90", "-90"]
+    assert main(["train", *angles, *SMALL_SAC, "--output", str(tmp_path), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert told["id"].startswith("owlrl-pendulum-v0-90-90-owl-memory-s0-")
+    assert set(told["mean_return"]) == {"oracle", "random"} and "success" not in told
+    assert {row["task"] for row in told["rows"]} == {"pendulum+90", "pendulum-90"}
+    assert main(["evaluate", told["checkpoint"], "--episodes", "2", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"] == told["rows"]
+    others = ["--env-id", "owlrl/Pendulum-v0", "--angles", "0", "--arguments", "max_episode_steps=20"]
+    assert main(["evaluate", told["checkpoint"], *others, "--policies", "random"]) == 0
+    assert "pendulum+0" in capsys.readouterr().out
+    assert "was trained; expected the like" in refused(
+        capsys, "evaluate", told["checkpoint"], "--levels", "3"
+    )
+
+
+def test_frames_are_those_of_the_kind_of_task():
+    assert cli._parse(["train"]).run().frames == 190_000
+    pendulum = cli._parse(["train", "--tasks", "owlrl/Pendulum-v0:90,-90"]).run()
+    assert (pendulum.frames, pendulum.num_envs) == (20_000, 4)
+    assert cli._parse(["train", "--tasks", "owlrl/Pendulum-v0:90", "--frames", "7"]).run().frames == 7
+
+
+def test_a_demo_may_be_named():
+    assert [cli._parse(["demo", *name]).name for name in ([], ["pendulum"], ["--name", "pendulum"])] == [
+        "crossroads",
+        "pendulum",
+        "pendulum",
+    ]
+
+
 def test_evaluate_on_its_own_tasks_and_on_others(trained, capsys):
     assert main(["evaluate", str(trained), "--episodes", "2", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
@@ -86,6 +131,10 @@ def test_evaluate_equals_the_evaluation_of_training(trained, capsys):
         (["train", "--env-id", "nothing", "--levels", "1"], "no environment is registered as 'nothing'"),
         (["train", "--env-id", "owlrl/Crossroads-v0", "--levels", "1"], "cannot be made"),
         (["train", "--levels", "-1"], "expected numbers >= 0"),
+        (["train", "--angles", "90"], "they are for 'owlrl/Pendulum-v0'"),
+        (["train", "--angles", "90", "--levels", "3"], "levels are (3,) and angles are (90.0,); give one"),
+        (["train", "--env-id", "owlrl/Pendulum-v0", "--angles", "nan"], "expected angles from -180 to 180"),
+        (["train", "--env-id", "owlrl/Pendulum-v0", "--levels", "1", "1"], "expected every level once"),
         (["train", "--method", "dqn"], "method is 'dqn'"),
         (["train", "--frames", "0", "--seed", "-1"], "2 problems"),
         (["train", "--set", "n_step"], "set has 'n_step'; expected name=value"),
@@ -120,7 +169,7 @@ def test_what_cannot_be_read_ends_with_2(capsys, arguments):
     assert capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["train", "evaluate", "reproduce", "demo"])
+@pytest.mark.parametrize("command", ["train", "evaluate", "reproduce", "report", "demo"])
 def test_help_has_examples(capsys, command):
     with pytest.raises(SystemExit) as stopped:
         main([command, "--help"])

@@ -5,9 +5,10 @@ A head per task (`MultiHeadQ`), a guard against forgetting (`EWCRegularizer`,
 says which task it is (`ExpWeightsSelector`), put around your own training loop by `OwlWrapper`.
 """
 
+from owlrl.actor_critic import ActorCriticLearner
 from owlrl.checks import check_learner
 from owlrl.evaluation import Evaluation
-from owlrl.evidence import RewardEvidence, TDErrorEvidence
+from owlrl.evidence import ModelEvidence, RewardEvidence, TDErrorEvidence
 from owlrl.heads import MultiHeadQ, promote_output_layers
 from owlrl.policy import AdaptivePolicy
 from owlrl.qlearner import QLearner
@@ -27,6 +28,7 @@ from owlrl.wrapper import OwlWrapper
 __version__ = "0.1.0"
 
 __all__ = [
+    "ActorCriticLearner",
     "AdaptivePolicy",
     "CombinedRegularizer",
     "DistillationRegularizer",
@@ -34,6 +36,7 @@ __all__ = [
     "Evaluation",
     "ExpWeightsSelector",
     "MaxQSelector",
+    "ModelEvidence",
     "MultiHeadQ",
     "OracleSelector",
     "OwlWrapper",

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from owlrl.errors import OwlTypeError, OwlValueError
 
-__all__ = ["get_rng_state", "load_state", "save_state", "set_rng_state"]
+__all__ = ["get_rng_state", "load_state", "save_state", "set_rng_state", "write_atomically"]
 
 FORMAT = "owlrl-state-1"
 
@@ -40,7 +40,7 @@ def save_state(path: str | os.PathLike[str], state: object) -> None:
     tensors: dict[str, Tensor] = {}
     skeleton = _flatten(state, "state", tensors)
     data = serialize(tensors, metadata={"format": FORMAT, "state": json.dumps(skeleton)})
-    _write_atomically(Path(path), data)
+    write_atomically(path, data)
 
 
 def load_state(path: str | os.PathLike[str]) -> Any:
@@ -107,6 +107,40 @@ def set_rng_state(state: dict[str, Any]) -> None:
         torch.cuda.set_rng_state_all(state["cuda"])
 
 
+def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
+    """Write a file beside its place, flush it to disk, then move it there.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from owlrl.checkpoint import write_atomically
+    >>> path = Path(tempfile.mkdtemp()) / "page.html"
+    >>> write_atomically(path, b"all of it")
+    >>> path.read_bytes()
+    b'all of it'
+    """
+    path = Path(path)
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"there is no directory {path.parent} to save {path.name} in; make it first")
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a directory; name a file in it")
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+    temporary = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        # mkstemp makes files that only their owner reads; give it the mode of any new file
+        mask = os.umask(0)
+        os.umask(mask)
+        temporary.chmod(0o666 & ~mask)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    _sync_directory(path.parent)
+
+
 def _flatten(value: object, where: str, tensors: dict[str, Tensor]) -> Any:
     """``value`` as JSON; tensors and arrays go to ``tensors`` and leave their key behind."""
     if isinstance(value, Tensor):
@@ -153,29 +187,6 @@ def _unflatten(value: Any, tensors: dict[str, Tensor]) -> Any:
     if kind == "dict":
         return {key: _unflatten(item, tensors) for key, item in content}
     return [_unflatten(item, tensors) for item in content]
-
-
-def _write_atomically(path: Path, data: bytes) -> None:
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"there is no directory {path.parent} to save {path.name} in; make it first")
-    if path.is_dir():
-        raise IsADirectoryError(f"{path} is a directory; name a file in it")
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
-    temporary = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        # mkstemp makes files that only their owner reads; give it the mode of any new file
-        mask = os.umask(0)
-        os.umask(mask)
-        temporary.chmod(0o666 & ~mask)
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    _sync_directory(path.parent)
 
 
 def _sync_directory(directory: Path) -> None:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from torch.optim import Optimizer
 
+from owlrl.adapting import as_learner
 from owlrl.errors import OwlTypeError, raise_problems
 from owlrl.protocols import MultiHead, OffPolicyLearner, Stateful, TaskReplay, missing_members
 
 __all__ = ["check_bound", "check_learner", "part_problem"]
 
 
-def check_learner(learner: OffPolicyLearner) -> None:
+def check_learner(learner: Any) -> None:
     """Raise one error that names every way in which ``learner`` cannot be wrapped; else return.
 
-    Nothing of the learner is changed.
+    Nothing of the learner is changed. As for `OwlWrapper`, it may be a Stable-Baselines3 model.
 
     >>> from owlrl import check_learner
     >>> check_learner(object())
@@ -23,14 +25,15 @@ def check_learner(learner: OffPolicyLearner) -> None:
     ...
     owlrl.errors.OwlTypeError: check_learner: object misses act, add_head, bind, consolidation, gamma, \
 networks, optimizers, per_task, prepare, problems, replay, set_env, targets, td_errors, unbind, values; \
-describe a DQN with QLearner(q, target, optimizer, replay=...), or write these as \
-owlrl.protocols.OffPolicyLearner says
+describe a DQN with QLearner(q, target, optimizer, replay=...), an actor with critics with \
+ActorCriticLearner(actor, critics, ...), or write these as owlrl.protocols.OffPolicyLearner says
     """
+    learner = as_learner(learner)
     if missing := missing_members(learner, OffPolicyLearner):
         raise OwlTypeError(
             f"check_learner: {type(learner).__name__} misses {', '.join(missing)}; describe a DQN with "
-            "QLearner(q, target, optimizer, replay=...), or write these as "
-            "owlrl.protocols.OffPolicyLearner says"
+            "QLearner(q, target, optimizer, replay=...), an actor with critics with "
+            "ActorCriticLearner(actor, critics, ...), or write these as owlrl.protocols.OffPolicyLearner says"
         )
     raise_problems(f"check_learner: {type(learner).__name__}", learner.problems())
 

@@ -1,4 +1,4 @@
-"""The command ``owlrl``: train, evaluate, reproduce, demo."""
+"""The command ``owlrl``: train, evaluate, reproduce, report, demo."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Union
 
 from owlrl.errors import OwlError, OwlStateError
-from owlrl.experiments.commands import Demo, Evaluate, Reproduce, Train
+from owlrl.experiments.commands import Demo, Evaluate, Report, Reproduce, Train
 
 __all__ = ["main"]
 
@@ -19,6 +19,7 @@ EXAMPLES = {
   owlrl train --tasks SC3
   owlrl train --env-id owlrl/SimpleCrossing-v0 --levels 3 7 14 --method owl --json
   owlrl train --tasks Crossroads-4 --arguments breadcrumbs=true --frames 30000
+  owlrl train --env-id owlrl/Pendulum-v0 --angles 90 -90 --json
 """,
     "evaluate": """Evaluate what was trained, on its own tasks or on any levels.
 
@@ -30,14 +31,21 @@ EXAMPLES = {
   owlrl reproduce sc3 --seeds 3 --jobs 2
   owlrl reproduce headline --seeds 10 --jobs 8 --backend dask --scheduler tcp://host:8786
   owlrl reproduce headline --list
+  owlrl reproduce pendulum --seeds 5 --jobs 2
+""",
+    "report": """Put tables and pictures of all results in a directory on one page.
+
+  owlrl report runs
+  owlrl report runs --output report.html --episodes 1
 """,
     "demo": """Show in two minutes what one head cannot do and OWL can.
 
   owlrl demo
   owlrl demo --arms 6 --seed 1 --picture demo.png
+  owlrl demo pendulum
 """,
 }
-COMMANDS = {"train": Train, "evaluate": Evaluate, "reproduce": Reproduce, "demo": Demo}
+COMMANDS = {"train": Train, "evaluate": Evaluate, "reproduce": Reproduce, "report": Report, "demo": Demo}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -45,9 +53,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     >>> from owlrl.cli import main
     >>> main(["reproduce", "sc3", "--list", "--seeds", "1", "--output", "nowhere"])
-    missing sc3-experience-replay-s0-e7d1d53e
-    missing sc3-owl-s0-c2a0090e
-    missing sc3-owl-memory-s0-44136fa3
+    missing sc3-experience-replay-s0-545af040
+    missing sc3-owl-s0-3cc91fcb
+    missing sc3-owl-memory-s0-1128f782
     0
     """
     try:
@@ -67,6 +75,8 @@ def _parse(arguments: list[str]) -> Any:
         tyro = importlib.import_module("tyro")
     except ImportError as error:
         raise OwlStateError(f"the command needs tyro ({error}); pip install 'owlrl[cli]'") from error
+    if arguments[:1] == ["demo"] and arguments[1:2] and not arguments[1].startswith("-"):
+        arguments = ["demo", "--name", *arguments[1:]]
     kinds = tuple(
         Annotated[kind, tyro.conf.subcommand(name, description=EXAMPLES[name], prefix_name=False)]
         for name, kind in COMMANDS.items()

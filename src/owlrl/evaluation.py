@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -169,10 +170,17 @@ def resets_in_same_step(env: Any) -> bool:
     return "SameStep" in mode or "SAME_STEP" in mode
 
 
-def final_observations(following: np.ndarray, info: dict[str, Any]) -> np.ndarray:
+def final_observations(following: Any, info: dict[str, Any]) -> Any:
     if "final_obs" not in info:
         return following
+    if isinstance(following, Mapping):
+        return {key: _last_rows(part, info, key) for key, part in following.items()}
+    return _last_rows(following, info)
+
+
+def _last_rows(following: np.ndarray, info: dict[str, Any], key: str | None = None) -> np.ndarray:
     final = np.array(following, copy=True)
     for k in np.flatnonzero(info["_final_obs"]):
-        final[k] = info["final_obs"][k]
+        last = info["final_obs"][k]
+        final[k] = last if key is None else last[key]
     return final

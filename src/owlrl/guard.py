@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from owlrl.errors import NonFiniteError, OwlStateError
 from owlrl.protocols import OffPolicyLearner
+from owlrl.temperature import TaskTemperature
 
 __all__ = ["StepGuard"]
 
@@ -20,7 +21,8 @@ class StepGuard:
     """Looks at every optimizer step of a wrapped learner before it is made.
 
     A step outside a task is refused, and so is one with a gradient that is not finite, the
-    regularizer's share included: the weights stay as they are.
+    regularizer's share included: the weights stay as they are. A learned temperature's steps are
+    looked at like a network's.
 
     >>> import torch
     >>> from torch import nn
@@ -44,7 +46,9 @@ observations and loss, or lower the step size
         self.steps = 0
         self._learner = learner
         self._task: str | None = None
-        optimizers = {id(o): o for o in learner.optimizers.values()}
+        self._temperatures = [t for t in learner.per_task.values() if isinstance(t, TaskTemperature)]
+        owners = [*learner.optimizers.values(), *(t.optimizer for t in self._temperatures)]
+        optimizers = {id(o): o for o in owners}
         self._first = next(iter(optimizers), None)
         self._handles = [o.register_step_pre_hook(self._before_step) for o in optimizers.values()]
 
@@ -66,7 +70,12 @@ observations and loss, or lower the step size
             self._task = task
 
     def check_weights(self) -> None:
-        """Raise if any weight of a network is not finite."""
+        """Raise if any weight of a network, or its temperature, is not finite."""
+        if problem := self._temperature_problem():
+            raise NonFiniteError(
+                f"task {self._task!r}, step {self.steps}: {problem}; nothing was consolidated. Go back to a "
+                "saved state"
+            )
         for name, network in self._learner.networks.items():
             for key, parameter in network.module.named_parameters():
                 if not bool(torch.isfinite(parameter).all()):
@@ -89,12 +98,27 @@ observations and loss, or lower the step size
         self.steps += id(optimizer) == self._first
         grads = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
         # one number for all: a norm is finite only if every entry is
-        if grads and not math.isfinite(float(torch.stack(torch._foreach_norm(grads)).sum())):
+        finite = not grads or math.isfinite(float(torch.stack(torch._foreach_norm(grads)).sum()))
+        problem = None
+        if not finite or any(optimizer is t.optimizer for t in self._temperatures):
+            problem = self._temperature_problem()
+        if problem or not finite:
             raise NonFiniteError(
-                f"task {self._task!r}, step {self.steps}: the gradient of {self._culprit()} is not finite; "
+                f"task {self._task!r}, step {self.steps}: "
+                f"{problem or f'the gradient of {self._culprit()} is not finite'}; "
                 "the step was not made and the weights are as before. Look for NaN or infinity in rewards, "
                 "observations and loss, or lower the step size"
             )
+
+    def _temperature_problem(self) -> str | None:
+        for temperature in self._temperatures:
+            log_alpha = temperature.log_alpha.detach()
+            if not bool(torch.isfinite(log_alpha.exp()).all()):
+                return f"alpha is not finite (log_alpha is {float(log_alpha)})"
+            grad = temperature.log_alpha.grad
+            if grad is not None and not bool(torch.isfinite(grad).all()):
+                return "the gradient of log_alpha is not finite"
+        return None
 
     def _culprit(self) -> str:
         for name, network in self._learner.networks.items():

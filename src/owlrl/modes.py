@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import torch
 from torch import nn
 
-__all__ = ["eval_mode"]
+__all__ = ["eval_mode", "probing"]
 
 
 @contextmanager
@@ -36,11 +37,32 @@ def eval_mode(*modules: nn.Module) -> Iterator[None]:
             m.__dict__["training"] = True
 
 
+@contextmanager
+def probing(*modules: nn.Module) -> Iterator[None]:
+    """Evaluation mode, and the global generators of torch are afterwards as they were before.
+
+    For a look at networks that must not change what their owner draws next.
+
+    >>> import torch
+    >>> from torch import nn
+    >>> from owlrl.modes import probing
+    >>> network, state = nn.Dropout(), torch.get_rng_state()
+    >>> with probing(network):
+    ...     _ = torch.rand(3)
+    >>> torch.equal(torch.get_rng_state(), state)
+    True
+    """
+    devices = {p.device for module in modules for p in module.parameters() if p.device.type == "cuda"}
+    with eval_mode(*modules), torch.random.fork_rng(devices=list(devices)):
+        yield
+
+
 def _in_training(module: nn.Module) -> list[nn.Module]:
     found, waiting = [], [module]
     while waiting:
         m = waiting.pop()
-        if type(m) is nn.Linear:  # has no mode, and there is one per head
+        # has no mode, and there is one per head; a hook may have one (spectral norm)
+        if type(m) is nn.Linear and not m._forward_pre_hooks:
             continue
         if m.training:
             found.append(m)

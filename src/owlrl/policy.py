@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -167,12 +168,16 @@ class AdaptivePolicy:
     def _batch(self, name: str, observation: Any) -> torch.Tensor:
         if not self._ready:
             raise OwlStateError("AdaptivePolicy: no episode has begun; call reset() first")
-        batch = torch.as_tensor(np.asarray(observation))
+        one = self._num_envs is None
+        if isinstance(observation, Mapping):  # the learner makes one tensor of its parts
+            parts = {key: np.asarray(part) for key, part in observation.items()}
+            batch = self._learner.prepare({key: part[None] if one else part for key, part in parts.items()})
+        else:
+            batch = torch.as_tensor(np.asarray(observation))
+            batch = batch.unsqueeze(0) if one else batch
         if batch.is_floating_point() and not bool(torch.isfinite(batch).all()):
             raise NonFiniteError(f"AdaptivePolicy: {name} has NaN or infinity; expected finite numbers")
-        if self._num_envs is None:
-            return batch.unsqueeze(0)
-        if batch.ndim == 0 or len(batch) != self._num_envs:
+        if not one and (batch.ndim == 0 or len(batch) != self._num_envs):
             raise OwlValueError(
                 f"AdaptivePolicy: {name} has shape {tuple(batch.shape)}; expected a leading dimension of "
                 f"{self._num_envs}, the number of environments given to reset"

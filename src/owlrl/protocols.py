@@ -270,8 +270,11 @@ class OffPolicyLearner(Protocol):
         """Train in ``env`` from now on."""
         ...
 
-    def prepare(self, observation: Tensor) -> Tensor:
-        """What the networks are called with for a batch of raw observations."""
+    def prepare(self, observation: Any) -> Tensor:
+        """What the networks are called with for a batch of raw observations.
+
+        A tensor, or for learners of such observations a dict of arrays; what was prepared stays as it is.
+        """
         ...
 
     def act(self, observation: Tensor, heads: Tensor) -> Tensor:

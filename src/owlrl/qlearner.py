@@ -11,19 +11,24 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from owlrl._described.networks import TrainedNetwork
+from owlrl._described.problems import (
+    common_problems,
+    head_problems,
+    loss_problems,
+    ownership_problems,
+    target_problems,
+)
 from owlrl.errors import OwlStateError
-from owlrl.heads import MultiHeadLinear, MultiHeadQ, PromotedNetwork, promote_output_layers
-from owlrl.heads.growth import owning_group
-from owlrl.heads.promote import check_promotable, find_output_layers
+from owlrl.heads import MultiHeadQ
 from owlrl.modes import eval_mode
-from owlrl.protocols import Consolidation, MultiHead, Stateful, TaskReplay, missing_members
+from owlrl.protocols import Consolidation, MultiHead, Stateful, TaskReplay
 from owlrl.replay import ListReplay
 from owlrl.td import double_q_value, max_q_value, taken, td_target
-from owlrl.types import Transitions
+from owlrl.types import HeadPointer, Transitions
 
 __all__ = ["QLearner"]
 
-HeadedQ = MultiHeadQ | PromotedNetwork
 Preprocess = Callable[[Tensor], Tensor]
 
 
@@ -86,18 +91,18 @@ class QLearner:
         self.preprocess = preprocess
         self.layers = layers
         self.init = init
-        self._heads: HeadedQ | None = q if isinstance(q, MultiHeadQ) else None
-        self._target_heads: HeadedQ | None = target if isinstance(target, MultiHeadQ) else None
+        self._trained = TrainedNetwork(q, target, optimizer, layers=layers)
 
     @property
     def networks(self) -> dict[str, MultiHead]:
         """The Q-network, under the name ``"q"``."""
-        return {"q": self._bound(self._heads)}
+        return {"q": self._trained.heads}
 
     @property
     def targets(self) -> dict[str, MultiHead]:
         """The target network, under the same name."""
-        return {} if self.target is None else {"q": self._bound(self._target_heads)}
+        target = self._trained.target_heads
+        return {} if target is None else {"q": target}
 
     @property
     def optimizers(self) -> dict[str, Optimizer]:
@@ -107,79 +112,29 @@ class QLearner:
     def problems(self) -> list[str]:
         """Everything that is wrong with this description, found without changing anything."""
         found = self._network_problems()
-        if (
-            isinstance(self.gamma, bool)
-            or not isinstance(self.gamma, int | float)
-            or not 0 <= self.gamma <= 1
-        ):
-            found.append(f"gamma is {self.gamma!r}; expected a number from 0 to 1")
-        if self.replay is not None and (missing := missing_members(self.replay, TaskReplay)):
-            found.append(
-                f"replay is a {type(self.replay).__name__} and lacks {', '.join(missing)}; expected a "
-                "TaskScopedReplay, or a list or deque of transitions"
-            )
-        gamma = getattr(self.replay, "gamma", self.gamma)
-        if gamma != self.gamma:
-            found.append(f"gamma is {self.gamma!r} but the replay's is {gamma!r}; give both the same")
-        for name, item in self.per_task.items():
-            if missing_members(item, Stateful) or isinstance(item, Optimizer):
-                found.append(
-                    f"per_task[{name!r}] is a {type(item).__name__}; expected an object with state_dict and "
-                    "load_state_dict that is not an optimizer (those grow with the heads)"
-                )
-        if self.init not in ("fresh", "copy"):
-            found.append(f'init is {self.init!r}; expected "fresh" or "copy"')
+        found += common_problems(
+            gamma=self.gamma,
+            replay=self.replay,
+            per_task=self.per_task,
+            init=self.init,
+            preprocess=self.preprocess,
+        )
         if not isinstance(self.double, bool):
             found.append(f"double is {self.double!r}; expected True or False")
-        if self.preprocess is not None and not callable(self.preprocess):
-            found.append(f"preprocess is {self.preprocess!r}; expected a function of a batch of observations")
-        return found + self._loss_problems()
-
-    def _loss_problems(self) -> list[str]:
-        try:
-            shape = tuple(self.loss(torch.zeros(3), torch.ones(3), reduction="none").shape)
-        except Exception as error:  # somebody's function
-            return [
-                f"loss could not be called ({type(error).__name__}: {error}); expected "
-                'loss(q, target, reduction="none") -> a number per row, as torch.nn.functional.smooth_l1_loss'
-            ]
-        return (
-            [] if shape == (3,) else [f"loss gave shape {shape} for 3 rows; expected (3,), a number per row"]
-        )
+        return found + loss_problems(self.loss)
 
     def bind(self) -> None:
         """Give the networks their heads; the target follows the online network's active head."""
-        if self._heads is None:
-            self._heads = promote_output_layers(self.q, layers=self.layers, example=self._example())
-        if isinstance(self.target, MultiHeadQ):
-            self.target.pointer = self._heads.pointer
-        elif self.target is not None and isinstance(self._heads, PromotedNetwork):
-            self._target_heads = promote_output_layers(
-                self.target, layers=self._heads.layers, pointer=self._heads.pointer
-            )
+        pointer = self.q.pointer if isinstance(self.q, MultiHeadQ) else HeadPointer()
+        self._trained.bind(self._trained.output_layers(self._example()), pointer)
 
     def unbind(self, head: int) -> None:
         """Give plain networks back their single output layer, with the values of ``head``."""
-        for heads, optimizer in ((self._heads, self.optimizer), (self._target_heads, None)):
-            if isinstance(heads, PromotedNetwork):
-                heads.demote(head, optimizer=optimizer)
-        if not isinstance(self.q, MultiHeadQ):
-            self._heads = self._target_heads = None
+        self._trained.unbind(head)
 
     def add_head(self, *, num_actions: int | None = None) -> int:
         """Grow the network, its optimizer and its target together; the target's head is equal."""
-        heads = self._bound(self._heads)
-        index = heads.add_head(init=self.init, num_actions=num_actions, optimizer=self.optimizer)
-        if self._target_heads is not None:
-            self._target_heads.add_head(init="fresh", num_actions=num_actions)
-            with torch.no_grad():
-                for own, new in zip(
-                    self._target_heads.head_parameters(index).values(),
-                    heads.head_parameters(index).values(),
-                    strict=True,
-                ):
-                    own.copy_(new)
-        return index
+        return self._trained.add_head(init=self.init, num_actions=num_actions)
 
     def set_env(self, env: object) -> None:
         """Refused: the loop of a hand-written learner has its environment in its own hands."""
@@ -197,19 +152,19 @@ class QLearner:
 
     def act(self, observation: Tensor, heads: Tensor) -> Tensor:
         """Greedy actions (B,), row ``b`` by head ``heads[b]``."""
-        network = self._bound(self._heads)
+        network = self._trained.heads
         with torch.no_grad(), eval_mode(network.module):
             return network.per_row(self.prepare(observation), heads=heads).argmax(-1)
 
     def values(self, observation: Tensor) -> Tensor:
         """The greedy value of every head, (H, B)."""
-        network = self._bound(self._heads)
+        network = self._trained.heads
         with torch.no_grad(), eval_mode(network.module):
             return max_q_value(network.all_heads(self.prepare(observation)))
 
     def td_errors(self, transitions: Transitions, heads: np.ndarray) -> Tensor:
         """δ = target − Q(s, a), (len(heads), B), each head bootstrapped from itself (Eq. 1)."""
-        network, target = self._bound(self._heads), self._target_heads
+        network, target = self._trained.heads, self._trained.target_heads
         rows = len(transitions)
         with torch.no_grad(), eval_mode(*(h.module for h in (network, target) if h is not None)):
             both = torch.cat([transitions.observation, transitions.next_observation])
@@ -224,7 +179,7 @@ class QLearner:
 
     def consolidation(self, rows: Transitions) -> dict[str, Consolidation]:
         """Rows of the active head's task with their targets, for a regularizer."""
-        network = self._bound(self._heads)
+        network = self._trained.heads
         head = network.pointer.head
         goal = torch.cat([self._goal(rows[k : k + 4096], head) for k in range(0, len(rows), 4096)])
         inputs = self.prepare(rows.observation)
@@ -243,48 +198,17 @@ class QLearner:
         return f"QLearner({type(self.q).__name__})"
 
     def _network_problems(self) -> list[str]:
-        found = self._target_problems()
+        found = [] if self.target is None else target_problems("target", self.target, "q", self.q)
         if not isinstance(self.optimizer, Optimizer):
             found.append(f"optimizer is a {type(self.optimizer).__name__}; expected a torch.optim.Optimizer")
         if not isinstance(self.q, nn.Module):
             return [f"q is a {type(self.q).__name__}; expected an nn.Module", *found]
-        if any(isinstance(m, MultiHeadLinear) for m in self.q.modules()):
-            found.append("q has been given heads already; unwrap() its OwlWrapper first")
-        elif not isinstance(self.q, MultiHeadQ):
-            try:
-                names = find_output_layers(self.q, self._example()) if self.layers is None else self.layers
-                check_promotable(self.q, names)
-            except Exception as error:  # the network and preprocess are the user's: anything may come
-                found.append(f"q cannot be given heads: {type(error).__name__}: {error}")
-        if not isinstance(self.optimizer, Optimizer):
-            return found
-        if missing := [n for n, p in self.q.named_parameters() if owning_group(self.optimizer, p) is None]:
-            found.append(
-                f"optimizer does not hold q's parameters {missing}; expected one built from q.parameters() "
-                "(a deep copy of the network or of the optimizer holds other tensors)"
-            )
-        return found
-
-    def _target_problems(self) -> list[str]:
-        if self.target is None:
-            return []
-        if not isinstance(self.target, nn.Module):
-            return [f"target is a {type(self.target).__name__}; expected an nn.Module or None"]
-        if not isinstance(self.q, nn.Module):
-            return []
-        own = {id(p) for p in self.q.parameters()}
-        if any(id(p) in own for p in self.target.parameters()):
-            return ["target is q itself or shares parameters with it; expected copy.deepcopy(q), or None"]
-        shapes = {name: tuple(p.shape) for name, p in self.q.named_parameters()}
-        others = {name: tuple(p.shape) for name, p in self.target.named_parameters()}
-        if shapes != others:
-            odd = sorted(n for n in {*shapes, *others} if shapes.get(n) != others.get(n))
-            return [f"target's parameters differ from q's in {odd}; expected the same names and shapes"]
-        return []
+        found += head_problems("q", self._trained, self._example)
+        return found + ownership_problems("q", "optimizer", dict(self.q.named_parameters()), [self.optimizer])
 
     def _goal(self, rows: Transitions, head: int) -> Tensor:
-        network = self._bound(self._heads)
-        target = self._target_heads or network
+        network = self._trained.heads
+        target = self._trained.lagged
         with torch.no_grad(), eval_mode(network.module, target.module):
             observation = self.prepare(rows.next_observation)
             next_target = target(observation, head=head)
@@ -302,8 +226,3 @@ class QLearner:
             return None
         dtype = getattr(self.replay, "observation_dtype", np.float32)
         return self.prepare(torch.from_numpy(np.zeros((1, *shape), dtype=dtype)))
-
-    def _bound(self, heads: HeadedQ | None) -> HeadedQ:
-        if heads is None:
-            raise OwlStateError("QLearner: not wrapped yet; OwlWrapper(learner) gives its networks heads")
-        return heads

@@ -143,8 +143,12 @@ def restore_wrapper(
             network.module.load_state_dict(state[group][name])
     for name, optimizer in learner.optimizers.items():
         optimizer.load_state_dict(state["optimizers"][name])
-    for name, item in learner.per_task.items():
-        load_own_state(item, state["per_task"][name])
+    # every task's own passes by, so that what is known by head is known again; the current one's stays
+    owned = [(record.head, record.own) for record in records.values() if record.own]
+    for head, own in [*owned, (state["active"], state["per_task"])]:
+        with _first(learner).pointer.at(head):
+            for name, item in learner.per_task.items():
+                load_own_state(item, own[name])
     return records
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["double_q_value", "max_q_value", "taken", "td_target"]
+__all__ = ["double_q_value", "max_q_value", "soft_value", "taken", "td_target"]
 
 
 def td_target(reward: Tensor, discount: Tensor, terminated: Tensor, next_value: Tensor) -> Tensor:
@@ -47,6 +47,19 @@ def double_q_value(next_q: Tensor, next_q_target: Tensor) -> Tensor:
     tensor([5.])
     """
     return next_q_target.gather(-1, next_q.argmax(-1, keepdim=True)).squeeze(-1)
+
+
+def soft_value(next_q: Tensor, next_log_prob: Tensor, alpha: Tensor | float) -> Tensor:
+    """SAC: the least of the critics' values of an action drawn by the policy, and its entropy's worth.
+
+    ``min_l Q_l(s', a') − α log π(a' | s')``: (L, ..., B) of L critics and (..., B) → (..., B).
+
+    >>> import torch
+    >>> from owlrl.td import soft_value
+    >>> soft_value(torch.tensor([[4.0], [3.0]]), torch.tensor([-2.0]), 0.5)
+    tensor([4.])
+    """
+    return next_q.min(0).values - alpha * next_log_prob
 
 
 def taken(q: Tensor, action: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from typing import Any
 
 from torch.optim import Optimizer
 
+from owlrl.adapting import as_env, as_learner
 from owlrl.checkpoint import load_state, save_state, set_rng_state
 from owlrl.checks import check_bound, check_learner, part_problem
 from owlrl.errors import OwlStateError, OwlTypeError, OwlValueError, int_problem, raise_problems
@@ -30,7 +31,8 @@ class OwlWrapper:
     """Lets the learner you have learn task after task, and act when the task is not told.
 
     Args:
-        learner: a `QLearner` that describes your DQN, or any `owlrl.protocols.OffPolicyLearner`.
+        learner: a `QLearner` or `ActorCriticLearner` that describes your own, a live Stable-Baselines3
+            model, or any `owlrl.protocols.OffPolicyLearner`.
         regularizer: guards what earlier tasks need, e.g. ``EWCRegularizer(500.0)``.
         replay: used instead of the learner's own description of its replay.
         evidence: what head selection is fed with; `TDErrorEvidence` by default.
@@ -57,15 +59,15 @@ tasks=['left', 'right'])
 
     def __init__(
         self,
-        learner: OffPolicyLearner,
+        learner: Any,
         *,
         regularizer: Regularizer | None = None,
         replay: TaskReplay | MutableSequence[Any] | None = None,
         evidence: Evidence | None = None,
         samples: int = 60_000,
     ) -> None:
+        self.learner = learner = as_learner(learner)
         check_learner(learner)
-        self.learner = learner
         self.regularizer = regularizer
         if isinstance(replay, MutableSequence):
             replay = ListReplay(replay, gamma=learner.gamma)
@@ -139,8 +141,13 @@ tasks=['left', 'right'])
     def use(self, name: str) -> Iterator[None]:
         """Act as task ``name`` inside the block, without training it (steps are refused); then as before."""
         self._refuse_unwrapped(f"use({name!r})")
-        with self._pointer.at(self._learned(name).head), self._guard.paused():
-            yield
+        record, own_before = self._learned(name), self._own_state()
+        try:
+            with self._pointer.at(record.head), self._guard.paused():
+                self._load_own(record.own)
+                yield
+        finally:
+            self._load_own(own_before)
 
     def policy(self, selector: HeadSelector | None = None) -> AdaptivePolicy:
         """A policy that finds out by itself which task it is in.
@@ -184,7 +191,7 @@ tasks=['left', 'right'])
             selector = ExpWeightsSelector(seed=seed)
         return run_episodes(
             self.policy(selector),
-            env,
+            as_env(env),
             episodes=episodes,
             seed=seed,
             max_steps=max_steps,
@@ -201,7 +208,7 @@ tasks=['left', 'right'])
         save_state(path, wrapper_state(self.learner, self.tasks, self._parts()))
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], learner: OffPolicyLearner, **arguments: Any) -> OwlWrapper:
+    def load(cls, path: str | os.PathLike[str], learner: Any, **arguments: Any) -> OwlWrapper:
         """Wrap ``learner``, built anew as it was before its first wrap, and put everything back.
 
         Args:
@@ -212,7 +219,7 @@ tasks=['left', 'right'])
         state = load_state(path)
         owl = cls(learner, **arguments)
         try:
-            owl.tasks.update(restore_wrapper(learner, state, owl._parts()))
+            owl.tasks.update(restore_wrapper(owl.learner, state, owl._parts()))
             owl._activate(state["active"])
             set_rng_state(state["rng"])
         except BaseException:
@@ -231,6 +238,8 @@ tasks=['left', 'right'])
         if self.regularizer is not None:
             self.regularizer.detach()
         self._activate(head)
+        if task is not None:
+            self._load_own(self._learned(task).own)
         self._pointer.owner = None
         self.learner.unbind(head)
         self._unwrapped = True
@@ -302,7 +311,9 @@ tasks=['left', 'right'])
             free = set(range(heads)) - {record.head for record in self.tasks.values()}
             fitting = [k for k in sorted(free) if num_actions in (None, self._num_outputs(k))]
             head = fitting[0] if fitting else self.learner.add_head(num_actions=num_actions)
-            self.tasks[name] = TaskRecord(head=head, num_actions=num_actions)
+            outputs = self._num_outputs(head)  # a learner may know them from its environment
+            own_number = num_actions or (outputs if outputs != self._num_outputs(0) else None)
+            self.tasks[name] = TaskRecord(head=head, num_actions=own_number)
         return self.tasks[name]
 
     def _num_outputs(self, head: int) -> int:
@@ -312,8 +323,8 @@ tasks=['left', 'right'])
     def _enter(self, name: str, record: TaskRecord) -> None:
         assert self.replay is not None
         self.replay.begin_task(name)
+        self._activate(record.head)  # first: what is loaded is this head's
         self._load_own(record.own or self._initial)
-        self._activate(record.head)
         self._guard.begin(name)
         self._current = name
 

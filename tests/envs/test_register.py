@@ -16,7 +16,7 @@ import owlrl
 assert "owlrl.envs" not in sys.modules
 env = gymnasium.make("owlrl.envs:owlrl/DoorKey-v0", level=4)
 assert {name for name in set(gymnasium.registry) - before if name.startswith("owlrl/")} == {
-    "owlrl/SimpleCrossing-v0", "owlrl/DoorKey-v0", "owlrl/Crossroads-v0"}
+    "owlrl/SimpleCrossing-v0", "owlrl/DoorKey-v0", "owlrl/Crossroads-v0", "owlrl/Pendulum-v0"}
 """
 
 

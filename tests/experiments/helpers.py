@@ -49,3 +49,43 @@ def training(task: str, start: int, end: int, number: int = 0) -> dict[str, Any]
 
 def result(run: Run, *rows: dict[str, Any], minutes: float = 1.0) -> Result:
     return Result(run, list(rows), {"seconds": {"train": 60 * minutes, "evaluate": 1.0}})
+
+
+SMALL_SAC = {
+    "learning_starts": 16,
+    "batch_size": 8,
+    "buffer_size": 500,
+    "actor_hidden": [8, 8],
+    "critic_hidden": [8, 8],
+}
+
+
+def tiny_control(**more: Any) -> Run:
+    """Two opposed Pendulums, some dozen frames, only what is asked for."""
+    chosen = {
+        "tasks": "owlrl/Pendulum-v0:90,-90",
+        "arguments": {"max_episode_steps": 20},
+        "frames": 40,
+        "num_envs": 2,
+        "episodes": 2,
+        "eval_every": 30,
+        "policies": ("oracle",),
+        "overrides": SMALL_SAC,
+    }
+    return Run(**{**chosen, **more})
+
+
+def control_evaluation(
+    policy: str, task: str, mean_return: float, angle: float, **more: Any
+) -> dict[str, Any]:
+    return {
+        "kind": "evaluation",
+        "policy": policy,
+        "set": "seen",
+        "task": task,
+        "mean_return": mean_return,
+        "final_angles": [angle, angle],
+        "identified": 1.0,
+        "steps_to_identify": 2.0,
+        **more,
+    }

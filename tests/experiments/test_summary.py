@@ -3,8 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from owlrl.errors import OwlValueError
-from owlrl.experiments import Run, forgetting, iqm
+from owlrl.experiments import Result, Run, forgetting, iqm
 from owlrl.experiments.summary import Group, Quartiles, group_by_run, single_task_scores
 from tests.experiments.helpers import evaluation, result, score, training
 
@@ -103,5 +102,15 @@ def test_forward_transfer_takes_tasks_that_were_trained_alone():
     ]
     assert Group((result(run, *rows),)).forward_transfer(reference) == pytest.approx(1.0)
     assert Group((result(run, *rows),)).forward_transfer({"simplecrossing-3": 0.5}) is None
-    with pytest.raises(OwlValueError, match="has no training"):
-        Group((result(run),)).forward_transfer({})
+    assert Group((result(run),)).forward_transfer({}) is None
+
+
+def test_what_was_not_measured_is_none():
+    bare = Group((Result(Run("SC2"), [], {}),))
+    assert bare.forgetting() is None and bare.minutes() is None and bare.policies() == []
+
+
+def test_only_policies_that_all_seeds_have():
+    rows = [evaluation("oracle", "a", 1.0), evaluation("random", "a", 0.5)]
+    both = Group((result(Run("SC2"), *rows), result(Run("SC2", seed=1), rows[0])))
+    assert both.policies() == ["oracle"]

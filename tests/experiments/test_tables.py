@@ -14,8 +14,8 @@ def results():
         yield result(
             Run("SC2", seed=seed, unseen=("S9N1:2",), consecutive=4),
             *common,
-            score(10, "a", 0.5, "hedge+td"),
-            evaluation("hedge+td", "a", 0.5),
+            score(10, "a", 0.5, "hedge+model"),
+            evaluation("hedge+model", "a", 0.5),
             evaluation("random", "a", 0.25),
             evaluation("random", "b", 0.5, set="S9N1:2"),
             {"kind": "in-a-row", "policy": "random", "task": "a", "failures": 1.5},
@@ -39,7 +39,7 @@ def test_a_row_per_method_and_what_it_says():
     assert "| owl-memory | 2 | 1.00 [1.00, 1.00] | 0.50 [0.50, 0.50] | 0.25 [0.25, 0.25] | 1.0 |" in text
     one, half = "1.00 (1.00, 1.00)", "0.50 (0.50, 0.50)"
     assert f"| owl-memory | {one} | {one} | {half} | {half} | – | – |" in text
-    assert "| owl-memory | hedge+td | 1.00 | 2.0 | 0.50 |" in text  # identified, steps, regret
+    assert "| owl-memory | hedge+model | 1.00 | 2.0 | 0.50 |" in text  # identified, steps, regret
     assert "| owl-memory | random | 4 | 1.50 |" in text  # in a row
     assert "Success on 2 unseen S9N1 levels" in text
     assert "| owl-memory | random | 0.50 [0.50, 0.50] |" in text

@@ -18,7 +18,7 @@ def without_times(result):
 @pytest.fixture(scope="module")
 def run():
     return tiny(
-        policies=("oracle", "hedge+td", "hedge+reward", "random"), consecutive=2, rounds=2, frames=320
+        policies=("oracle", "hedge+model", "hedge+reward", "random"), consecutive=2, rounds=2, frames=320
     )
 
 
@@ -48,7 +48,7 @@ def test_the_curve_has_the_tasks_seen_so_far(result):
 
 
 def test_the_last_scores_are_those_of_the_evaluation(result):
-    for policy in ("oracle", "hedge+td"):
+    for policy in ("oracle", "hedge+model"):
         curve = [(r["step"], r["task"], r["score"]) for r in result.select("score", policy=policy)]
         assert curve[-1][0] == 1280
         if policy == "oracle":
@@ -60,7 +60,7 @@ def test_the_last_scores_are_those_of_the_evaluation(result):
 def test_all_evaluations_are_there(run, result):
     assert {row["policy"] for row in result.select("evaluation")} == set(run.policies)
     assert {row["policy"] for row in result.select("in-a-row")} == set(run.policies)
-    assert {row["policy"] for row in result.select("trace")} == {"hedge+td", "hedge+reward"}
+    assert {row["policy"] for row in result.select("trace")} == {"hedge+model", "hedge+reward"}
     assert set(result.info) >= {"versions", "git", "started", "seconds"}
     assert result.info["seconds"]["train"] > 0
 

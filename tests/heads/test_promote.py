@@ -308,3 +308,53 @@ def test_a_kept_head_that_was_never_stepped_takes_no_other_head_s_state():
     optimizer.zero_grad()
     network(torch.ones(1, 4)).sum().backward()
     optimizer.step()
+
+
+class Sampling(TwoOutputs):
+    """An actor whose plain call is a random action."""
+
+    def params(self, x):
+        return super().forward(x)
+
+    def forward(self, x):
+        mean, log_std = self.params(x)
+        return mean + log_std.exp() * torch.randn(mean.shape)
+
+
+@pytest.mark.parametrize(("make", "call"), [(TwoOutputs, None), (Sampling, Sampling.params)])
+def test_several_outputs_come_side_by_side_for_every_head(make, call):
+    torch.manual_seed(0)
+    network = make()
+    layers = ["mean", "log_std"]
+    state = torch.get_rng_state()
+    assert find_output_layers(network, call=call) == layers
+    heads = promote_output_layers(network, call=call)
+    assert torch.equal(torch.get_rng_state(), state)  # a probe draws nobody's random numbers
+    heads.add_head(), heads.add_head()
+    x = torch.rand(5, 4)
+    ask = network if call is None else network.params
+
+    def slow(head):
+        with heads.pointer.at(head):
+            return torch.cat(ask(x), 1)
+
+    expected = torch.stack([slow(k) for k in range(3)])
+    assert expected.shape == (3, 5, 4)
+    torch.testing.assert_close(torch.stack([heads(x, head=k) for k in range(3)]), expected)
+    torch.testing.assert_close(heads.all_heads(x), expected)
+    rows = torch.tensor([2, 0, 1, 1, 0])
+    torch.testing.assert_close(heads.per_row(x, heads=rows), expected[rows, torch.arange(5)])
+    assert isinstance(heads, MultiHead)
+    if call is not None:  # what regularizers call
+        assert torch.equal(heads.module(x), heads(x))
+        assert set(heads.shared_parameters()) == {"body.weight", "body.bias"}
+    assert heads.demote(1) is network
+    torch.testing.assert_close(torch.cat(ask(x), 1), expected[1])
+
+
+def test_a_bare_linear_layer_is_promoted_through_a_call():
+    network = nn.Linear(4, 2)
+    heads = promote_output_layers(network, call=lambda network, x: (network(x), x))
+    heads.add_head()
+    assert heads.layers == ("",) and heads(torch.rand(3, 4), head=1).shape == (3, 6)
+    assert type(heads.demote(0)) is nn.Linear

@@ -10,6 +10,13 @@ ENTRY_POINTS = {
     "owlrl/SimpleCrossing-v0": "owlrl.envs.grid_levels:SimpleCrossingEnv",
     "owlrl/DoorKey-v0": "owlrl.envs.grid_levels:DoorKeyEnv",
     "owlrl/Crossroads-v0": "owlrl.envs.crossroads:CrossroadsEnv",
+    "owlrl/Pendulum-v0": "owlrl.envs.pendulum:PendulumEnv",
+}
+MORE = {  # the Pendulum does not end by itself
+    "owlrl/Pendulum-v0": {
+        "vector_entry_point": "owlrl.envs.pendulum:PendulumVectorEnv",
+        "max_episode_steps": 200,
+    }
 }
 
 
@@ -17,4 +24,4 @@ def register() -> None:
     """Make the environments known to ``gymnasium.make``; a second call changes nothing."""
     for env_id, entry_point in ENTRY_POINTS.items():
         if env_id not in gymnasium.registry:
-            gymnasium.register(env_id, entry_point=entry_point)
+            gymnasium.register(env_id, entry_point=entry_point, **MORE.get(env_id, {}))

@@ -18,9 +18,10 @@ from owlrl.envs.table import Table
 from owlrl.envs.tabulation import tabulate
 from owlrl.errors import OwlValueError, raise_problems
 
-__all__ = ["TASK_SETS", "UNSEEN_KINDS", "TaskSpec", "levels", "task_set", "unseen_levels"]
+__all__ = ["TASK_SETS", "UNSEEN_KINDS", "TaskSpec", "levels", "pendulums", "task_set", "unseen_levels"]
 
 CROSSING, DOOR_KEY, CROSSROADS = "owlrl/SimpleCrossing-v0", "owlrl/DoorKey-v0", "owlrl/Crossroads-v0"
+PENDULUM = "owlrl/Pendulum-v0"
 
 # Levels of SimpleCrossingS9N1 and DoorKey-8x8 that pass `screen_level` in three runs of 300,000 and
 # of 1,000,000 frames.
@@ -89,6 +90,16 @@ def levels(env_id: str, numbers: Iterable[int], **kwargs: Any) -> dict[str, Task
     """
     name = env_id.rpartition("/")[2].rpartition("-v")[0].lower() or env_id
     return {f"{name}-{number}": TaskSpec.of(env_id, level=number, **kwargs) for number in numbers}
+
+
+def pendulums(angles: Iterable[float], **kwargs: Any) -> dict[str, TaskSpec]:
+    """A Pendulum for each angle that the reward is centred at, in degrees; see `PendulumEnv`.
+
+    >>> from owlrl.envs import pendulums
+    >>> pendulums([90, -90])["pendulum-90"]
+    TaskSpec.of('owlrl/Pendulum-v0', angle=-90)
+    """
+    return {f"pendulum{angle:+g}": TaskSpec.of(PENDULUM, angle=angle, **kwargs) for angle in angles}
 
 
 def _crossings(numbers: tuple[int, ...]) -> Callable[..., dict[str, TaskSpec]]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -9,7 +12,16 @@ import torch
 from owlrl.errors import NonFiniteError, OwlTypeError, OwlValueError, raise_problems
 from owlrl.types import Transitions
 
-__all__ = ["FloatArray", "calibrated_loss", "check_arms", "check_finite", "check_rows", "is_positive", "rms"]
+__all__ = [
+    "FloatArray",
+    "calibrated_loss",
+    "check_arms",
+    "check_finite",
+    "check_rows",
+    "is_positive",
+    "rms",
+    "scales_from",
+]
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -73,3 +85,17 @@ def is_positive(number: object) -> bool:
     """Whether ``number`` is a finite number > 0."""
     real = isinstance(number, int | float) and not isinstance(number, bool)
     return real and 0.0 < float(number) < float("inf")  # type: ignore[arg-type]
+
+
+def scales_from(where: str, state_dict: Mapping[str, Any]) -> dict[int, float]:
+    """The scale of each head out of what ``state_dict()`` gave, or an error naming all that is wrong."""
+    scales = state_dict.get("scales")
+    if not isinstance(scales, Mapping):
+        raise OwlValueError(f"{where}: scales is {scales!r}; expected a dict of head to scale")
+    problems = [
+        f"scales[{head!r}] is {scale!r}; expected a head's number and a finite number > 0"
+        for head, scale in scales.items()
+        if not (str(head).isdecimal() and is_positive(scale))
+    ]
+    raise_problems(where, problems)
+    return {int(head): float(scale) for head, scale in scales.items()}

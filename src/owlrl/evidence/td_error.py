@@ -19,6 +19,7 @@ from owlrl.evidence._common import (
     check_rows,
     is_positive,
     rms,
+    scales_from,
 )
 from owlrl.protocols import OffPolicyLearner
 from owlrl.types import Transitions
@@ -150,17 +151,7 @@ class TDErrorEvidence:
 
     def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:
         """Continue from what ``state_dict`` gave."""
-        where = "TDErrorEvidence.load_state_dict"
-        scales = state_dict.get("scales")
-        if not isinstance(scales, Mapping):
-            raise OwlValueError(f"{where}: scales is {scales!r}; expected a dict of head to scale")
-        problems = [
-            f"scales[{head!r}] is {scale!r}; expected a head's number and a finite number > 0"
-            for head, scale in scales.items()
-            if not (str(head).isdecimal() and is_positive(scale))
-        ]
-        raise_problems(where, problems)
-        self._scales = {int(head): float(scale) for head, scale in scales.items()}
+        self._scales = scales_from("TDErrorEvidence.load_state_dict", state_dict)
 
     def __repr__(self) -> str:
         return (

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from owlrl.experiments.config import Run
+from owlrl.experiments.control import ControlSession
 from owlrl.experiments.evaluation import evaluate, evaluate_in_a_row
 from owlrl.experiments.evidence import EvidenceSet, make_evidence
 from owlrl.experiments.fanout import Attempt, run_all
+from owlrl.experiments.frames import Recording, frame_strip, record_episode, write_gif
 from owlrl.experiments.methods import METHODS, Method
 from owlrl.experiments.metrics import (
     cumulative_performance,
@@ -20,8 +22,10 @@ from owlrl.experiments.metrics import (
     steps_to_identify,
     stratified_bootstrap,
 )
+from owlrl.experiments.plots import head_probabilities, learning_curves
 from owlrl.experiments.policies import parse_policy
 from owlrl.experiments.presets import PRESETS, Preset
+from owlrl.experiments.report import write_report
 from owlrl.experiments.results import (
     Result,
     environment,
@@ -37,20 +41,24 @@ from owlrl.experiments.summary import Group, group_by_run
 from owlrl.experiments.tables import markdown_tables
 from owlrl.experiments.tasks import resolve_tasks, resolve_unseen, table_of
 from owlrl.experiments.training import evaluate_session, run_experiment, train
+from owlrl.experiments.value_maps import ValueMap, q_heatmap, value_map
 
 __all__ = [
     "METHODS",
     "PRESETS",
     "STUDIES",
     "Attempt",
+    "ControlSession",
     "EvidenceSet",
     "Group",
     "Method",
     "Preset",
+    "Recording",
     "Result",
     "Run",
     "Session",
     "Study",
+    "ValueMap",
     "cumulative_performance",
     "environment",
     "evaluate",
@@ -59,17 +67,22 @@ __all__ = [
     "final_performance",
     "forgetting",
     "forward_transfer",
+    "frame_strip",
     "group_by_run",
+    "head_probabilities",
     "identification_accuracy",
     "iqm",
     "iqm_over_seeds",
     "is_done",
+    "learning_curves",
     "load_results",
     "make_evidence",
     "markdown_tables",
     "mean_score",
     "parse_policy",
+    "q_heatmap",
     "read_result",
+    "record_episode",
     "regret",
     "reproduce",
     "resolve_tasks",
@@ -83,5 +96,8 @@ __all__ = [
     "study_table",
     "table_of",
     "train",
+    "value_map",
+    "write_gif",
+    "write_report",
     "write_result",
 ]

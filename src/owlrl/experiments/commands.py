@@ -5,23 +5,29 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from owlrl.envs.task_sets import PENDULUM
 from owlrl.errors import OwlValueError
 from owlrl.experiments.config import Run
+from owlrl.experiments.control import load_session
 from owlrl.experiments.demo import run_demo
 from owlrl.experiments.evaluation import evaluate
+from owlrl.experiments.pendulum_demo import run_pendulum_demo
+from owlrl.experiments.report import write_report
 from owlrl.experiments.results import Result, environment, is_done, read_result, result_path, write_result
-from owlrl.experiments.session import Session
 from owlrl.experiments.studies import reproduce, study_runs
 from owlrl.experiments.tables import result_text
 from owlrl.experiments.tasks import resolve_tasks, tables_of
 from owlrl.experiments.training import repeatable, run_experiment
 
-__all__ = ["Demo", "Evaluate", "Reproduce", "Train"]
+__all__ = ["Demo", "Evaluate", "Report", "Reproduce", "Train"]
+
+
+CONTROL_DEFAULTS: dict[str, Any] = {"frames": 20_000, "num_envs": 4, "eval_every": 5_000}
 
 
 @dataclass(frozen=True)
@@ -39,20 +45,22 @@ class Train:
     """environment whose levels are taken"""
     levels: tuple[int, ...] = ()
     """levels instead of a set, e.g. 3 7 14"""
+    angles: tuple[float, ...] = ()
+    """of owlrl/Pendulum-v0 instead of levels, e.g. 90 -90"""
     arguments: tuple[str, ...] = ()
     """arguments of the environments, e.g. breadcrumbs=true"""
     method: str = "owl-memory"
     """owl, owl-memory, experience-replay, full-rehearsal, …"""
     seed: int = 0
     """of everything"""
-    frames: int = 190_000
-    """per task and round"""
+    frames: int | None = None
+    """per task and round; 190000, or 20000 for the Pendulum"""
     rounds: int = 1
     """how often the tasks are gone through"""
     learner: Literal["fast", "paper"] = "fast"
-    """settings of the DQN"""
+    """settings of the DQN, or of the SAC for the Pendulum"""
     set: tuple[str, ...] = ()
-    """settings of the DQN that differ, e.g. n_step=3 learning_rate=0.001"""
+    """settings of it that differ, e.g. n_step=3 learning_rate=0.001"""
     strength: float | None = None
     """of the regularizer; the method's own if left out"""
     policies: tuple[str, ...] = ()
@@ -70,12 +78,14 @@ class Train:
 
     def run(self) -> Run:
         """What is asked for."""
+        tasks = _tasks(self.tasks, self.env_id, self.levels, self.angles) or "SC3"
+        own = CONTROL_DEFAULTS if tasks.startswith(f"{PENDULUM}:") else {}
+        frames = own.get("frames", Run.frames) if self.frames is None else self.frames
         return Run(
-            tasks=_tasks(self.tasks, self.env_id, self.levels) or "SC3",
+            **{**own, "tasks": tasks, "frames": frames},
             arguments=_pairs("arguments", self.arguments),
             method=self.method,
             seed=self.seed,
-            frames=self.frames,
             rounds=self.rounds,
             learner=self.learner,
             overrides=_pairs("set", self.set),
@@ -121,6 +131,8 @@ class Evaluate:
     """environment whose levels are taken"""
     levels: tuple[int, ...] = ()
     """levels instead of a set, e.g. 3 7 14"""
+    angles: tuple[float, ...] = ()
+    """of owlrl/Pendulum-v0 instead of levels, e.g. 90 -90"""
     arguments: tuple[str, ...] = ()
     """arguments of the environments, e.g. breadcrumbs=true"""
     policies: tuple[str, ...] = ()
@@ -136,12 +148,17 @@ class Evaluate:
             raise OwlValueError(f"checkpoint is {self.checkpoint}; there is no such file")
         if self.episodes < 1:
             raise OwlValueError(f"episodes is {self.episodes}; expected an int >= 1")
-        session = Session.load(self.checkpoint)
-        text = _tasks(self.tasks, self.env_id, self.levels)
-        tables = session.tables
+        session = load_session(self.checkpoint)
+        text = _tasks(self.tasks, self.env_id, self.levels, self.angles)
+        tables: Mapping[str, Any] = session.tasks
         if text is not None:
-            own = _pairs("arguments", self.arguments)
-            tables = tables_of(resolve_tasks(text, own), goal_scale=session.run.preset.goal_scale)
+            specs = resolve_tasks(text, _pairs("arguments", self.arguments))
+            if session.run.control != bool(self.angles):
+                raise OwlValueError(
+                    f"tasks are {text}, but {session.run.tasks} was trained; expected the like"
+                )
+            scale = session.run.preset.goal_scale
+            tables = specs if self.angles else tables_of(specs, goal_scale=scale)
         policies = (
             replace(session.run, policies=self.policies).acting if self.policies else session.run.acting
         )
@@ -164,7 +181,8 @@ class Reproduce:
     """
 
     name: str
-    """crossroads, sc3, sc5, sc12, sc3+dk2, headline, ablations, revisits, strengths or alone"""
+    """crossroads, sc3, sc5, sc12, sc3+dk2, headline, ablations, revisits, strengths, pendulum or
+    alone"""
     seeds: int = 3
     """how many"""
     jobs: int = 1
@@ -200,6 +218,29 @@ class Reproduce:
 
 
 @dataclass(frozen=True)
+class Report:
+    """Put tables and pictures of all results in a directory on one page.
+
+    >>> from pathlib import Path
+    >>> from owlrl.experiments.commands import Report
+    >>> Report(Path("runs")).episodes
+    3
+    """
+
+    directory: Path
+    """of results, as owlrl train and owlrl reproduce write them"""
+    output: Path | None = None
+    """the HTML file; report.html in the directory if left out"""
+    episodes: int = 3
+    """shown of each method, each of another task; 0 for none"""
+
+    def __call__(self) -> int:
+        """Write the page, say where it is."""
+        print(write_report(self.directory, self.output, episodes=self.episodes))
+        return 0
+
+
+@dataclass(frozen=True)
 class Demo:
     """Show in two minutes what one head cannot do and OWL can.
 
@@ -208,10 +249,12 @@ class Demo:
     4
     """
 
+    name: Literal["crossroads", "pendulum"] = "crossroads"
+    """which one; it may be said without the option's name"""
     arms: int = 4
-    """tasks, 2 to 8"""
-    frames: int = 30_000
-    """per task"""
+    """tasks at the crossroads, 2 to 8"""
+    frames: int | None = None
+    """per task; 30000 at the crossroads, 5000 for the Pendulum"""
     seed: int = 0
     """of everything"""
     picture: Path = Path("runs/demo.png")
@@ -220,18 +263,34 @@ class Demo:
     def __call__(self) -> int:
         """Train, print the table, draw the picture."""
         start = time.monotonic()
+        pendulum = self.name == "pendulum"
+        more: dict[str, Any] = {} if self.frames is None else {"frames": self.frames}
         with repeatable(self.seed):
-            demo = run_demo(arms=self.arms, frames=self.frames, seed=self.seed, output=self.picture)
-        print(f"\nShare of episodes that reached the goal that pays:\n\n{demo.table()}\n")
-        print(f"{time.monotonic() - start:.0f} s. The picture is {self.picture}.")
+            if pendulum:
+                demo = run_pendulum_demo(seed=self.seed, output=self.picture, **more)
+            else:
+                demo = run_demo(arms=self.arms, seed=self.seed, output=self.picture, **more)
+        shown = "Return of an episode" if pendulum else "Share of episodes that reached the goal that pays"
+        print(f"\n{shown}:\n\n{demo.table()}\n")
+        moving = (
+            f" {self.picture.with_suffix('.gif')} shows one episode, the task not told." if pendulum else ""
+        )
+        print(f"{time.monotonic() - start:.0f} s. The picture is {self.picture}.{moving}")
         return 0
 
 
-def _tasks(name: str | None, env_id: str, levels: tuple[int, ...]) -> str | None:
-    """A set or levels as `owlrl.experiments.resolve_tasks` takes them; None if neither is given."""
-    if name is not None and levels:
-        raise OwlValueError(f"tasks is {name!r} and levels are {levels}; give one of them")
-    return f"{env_id}:{','.join(map(str, levels))}" if levels else name
+def _tasks(
+    name: str | None, env_id: str, levels: tuple[int, ...], angles: tuple[float, ...] = ()
+) -> str | None:
+    """A set, levels or angles as `owlrl.experiments.resolve_tasks` takes them; None if none is given."""
+    given = {"tasks": name, "levels": levels, "angles": angles}
+    if len(told := {key: value for key, value in given.items() if value}) > 1:
+        text = " and ".join(f"{key} {'is' if key == 'tasks' else 'are'} {v!r}" for key, v in told.items())
+        raise OwlValueError(f"{text}; give one of them")
+    if angles and env_id != PENDULUM:
+        raise OwlValueError(f"angles are {angles} and env_id is {env_id!r}; they are for {PENDULUM!r}")
+    numbers = [f"{angle:g}" for angle in angles] or list(map(str, levels))
+    return f"{env_id}:{','.join(numbers)}" if numbers else name
 
 
 def _pairs(where: str, texts: Sequence[str]) -> dict[str, Any]:
@@ -254,10 +313,10 @@ def _say(quiet: bool, *texts: str) -> None:
 
 
 def _print_json(result: Any, **more: object) -> None:
-    """One line: mean success per policy, and all evaluations."""
+    """One line: mean success (or return) per policy, and all evaluations."""
     rows = [row for row in result.rows if row["kind"] in ("evaluation", "in-a-row")]
     scores: dict[str, list[float]] = {}
     for row in result.select("evaluation", set="seen"):
-        scores.setdefault(row["policy"], []).append(row["success"])
-    success = {policy: sum(found) / len(found) for policy, found in scores.items()}
-    print(json.dumps({"id": result.run.id, "success": success, **more, "rows": rows}))
+        scores.setdefault(row["policy"], []).append(row[result.run.measure])
+    means = {policy: sum(found) / len(found) for policy, found in scores.items()}
+    print(json.dumps({"id": result.run.id, result.run.measure: means, **more, "rows": rows}))

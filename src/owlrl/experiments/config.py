@@ -10,12 +10,13 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from owlrl.envs import TaskSpec
+from owlrl.envs.task_sets import PENDULUM
 from owlrl.errors import OwlError, raise_problems
-from owlrl.experiments.methods import Method, method_of
+from owlrl.experiments.methods import METHODS, Method, method_of
 from owlrl.experiments.policies import ORACLE, default_policies, parse_policy
 from owlrl.experiments.presets import PRESETS, Preset, with_overrides
 from owlrl.experiments.tasks import canonical_name, parse_unseen, resolve_tasks
-from owlrl.learners import DQNConfig
+from owlrl.learners import DQNConfig, SACConfig
 
 __all__ = ["Run"]
 
@@ -36,7 +37,8 @@ class Run:
     """One seed of one method on one sequence of tasks. All fields are plain data; `id` names its file.
 
     Attributes:
-        tasks: a named set such as ``"SC3"`` or ``"Crossroads-4"``, or ``"environment id:3,7,14"``.
+        tasks: a named set such as ``"SC3"`` or ``"Crossroads-4"``, or ``"environment id:3,7,14"``; angles for
+            ``"owlrl/Pendulum-v0:90,-90"``, which SAC learns.
         arguments: for every environment, e.g. ``{"breadcrumbs": True}``.
         method: a key of ``METHODS``.
         seed: of everything.
@@ -45,7 +47,7 @@ class Run:
         rounds: how often the sequence of tasks is gone through.
         num_envs: copies of a task that are stepped at once.
         learner: a key of ``PRESETS``.
-        overrides: settings of the DQN that differ from the preset's.
+        overrides: settings of the DQN or SAC that differ from the preset's.
         strength: of the regularizer; None for the method's own.
         policies: how to act in the evaluation; empty for all that fit the method.
         episodes: per task and policy in the evaluation.
@@ -100,6 +102,16 @@ class Run:
         return resolve_tasks(self.tasks, self.arguments)
 
     @property
+    def control(self) -> bool:
+        """Whether actions are continuous: then SAC learns, and returns are what counts."""
+        return self.tasks.startswith(f"{PENDULUM}:")
+
+    @property
+    def measure(self) -> str:
+        """The field of an evaluation that says how well it went."""
+        return "mean_return" if self.control else "success"
+
+    @property
     def recipe(self) -> Method:
         """The method itself."""
         return method_of(self.method)
@@ -115,9 +127,14 @@ class Run:
         return with_overrides(self.preset.config, self.overrides)
 
     @property
+    def sac(self) -> SACConfig:
+        """The settings of the SAC, overrides included."""
+        return with_overrides(self.preset.sac, self.overrides)
+
+    @property
     def acting(self) -> tuple[str, ...]:
         """The policies that are evaluated."""
-        return self.policies or default_policies(self.recipe)
+        return self.policies or default_policies(self.recipe, control=self.control)
 
     def frames_of(self, task: str) -> int:
         """Frames of ``task`` in each round."""
@@ -153,7 +170,7 @@ class Run:
         if self.learner not in PRESETS:
             found.append(f"learner is {self.learner!r}; expected one of {', '.join(PRESETS)}")
         else:
-            found += _complaints(lambda: self.config)
+            found += _complaints(lambda: self.sac if self.control else self.config)
         found += _complaints(lambda: self.recipe) or self._policy_problems()
         return found + (_complaints(lambda: self.specs) or self._task_problems())
 
@@ -163,19 +180,30 @@ class Run:
             found += _complaints(lambda name=name: parse_policy(name))  # type: ignore[misc]
             if not self.recipe.heads and name != ORACLE:
                 found.append(f"policy is {name!r}; expected {ORACLE!r}: {self.method} has one head")
-            if name.endswith("nll") and not self.recipe.dropout:
+            if "nll" in name and not self.control and (name.endswith("raw") or not self.recipe.dropout):
                 found.append(f"policy is {name!r}; expected a method with dropout, {self.method} has none")
         return found
 
     def _task_problems(self) -> list[str]:
         specs = self.specs
-        found = []
+        found = self._control_problems() if self.control else []
         for name, frames in self.frames_by_task.items():
             if name not in specs:
                 found.append(f"frames_by_task has {name!r}; expected some of {', '.join(specs)}")
             if isinstance(frames, bool) or not isinstance(frames, int) or frames < 1:
                 found.append(f"frames_by_task[{name!r}] is {frames!r}; expected an int >= 1")
         return found + [p for text in self.unseen for p in _complaints(lambda text=text: parse_unseen(text))]  # type: ignore[misc]
+
+    def _control_problems(self) -> list[str]:
+        found = []
+        if self.method in METHODS and self.recipe.control is None:
+            names = ", ".join(name for name, method in METHODS.items() if method.control is not None)
+            found.append(f"method is {self.method!r}; expected for continuous actions one of {names}")
+        if self.consecutive:
+            found.append(f"consecutive is {self.consecutive}; expected 0: no success is counted here")
+        if self.unseen:
+            found.append(f"unseen is {self.unseen}; expected none: these tasks have no levels")
+        return found
 
 
 def _complaints(make: Callable[[], object]) -> list[str]:

@@ -14,21 +14,24 @@ from owlrl import (
     AdaptivePolicy,
     DistillationRegularizer,
     ExpWeightsSelector,
+    ModelEvidence,
     OracleSelector,
     OwlWrapper,
     QLearner,
-    RewardEvidence,
     SharedReplay,
     UniformSelector,
 )
 from owlrl.envs import TabulatedVectorEnv, TaskSpec, interference
 from owlrl.experiments._optional import optional
+from owlrl.experiments._style import new_figure, plain
+from owlrl.experiments.plots import draw_probabilities
 from owlrl.learners import DQN, FAST, one_hot_cells
 from owlrl.replay import RewardBalancedSampler
 
 __all__ = ["Demo", "run_demo"]
 
 COPIES = 32
+SHADES = ("#222222", "#332288", "#8f84cc", "#cccccc")  # of the methods, unlike any head's
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,7 @@ class Demo:
 
     >>> from owlrl.experiments.demo import Demo
     >>> print(Demo({"OWL, told": {"goal 0": 1.0}}, []).table().splitlines()[1])
-      OWL, told                      1.00    1.00
+      OWL, told                      1.00     1.00
     """
 
     scores: dict[str, dict[str, float]]
@@ -50,10 +53,11 @@ class Demo:
     def table(self) -> str:
         """The scores as text, one line per method."""
         tasks = list(next(iter(self.scores.values())))
-        lines = [" " * 28 + "".join(f"{name:>9}" for name in tasks) + "    mean"]
+        width = max(9, *(len(name) + 2 for name in tasks))
+        lines = [" " * 28 + "".join(f"{name:>{width}}" for name in tasks) + "     mean"]
         for method, scores in self.scores.items():
-            values = "".join(f"{scores[name]:9.2f}" for name in tasks)
-            lines.append(f"  {method:26}{values}{np.mean(list(scores.values())):8.2f}")
+            values = "".join(f"{scores[name]:{width}.2f}" for name in tasks)
+            lines.append(f"  {method:26}{values}{np.mean(list(scores.values())):9.2f}")
         return "\n".join(lines)
 
 
@@ -175,7 +179,7 @@ def _owl(envs: Mapping[str, TabulatedVectorEnv], frames: int, seed: int, quiet: 
     owl = OwlWrapper(
         learner,
         regularizer=DistillationRegularizer(1.0, seed=seed),
-        evidence=RewardEvidence(encode=one_hot_cells, seed=seed),
+        evidence=ModelEvidence(encode=one_hot_cells, seed=seed),
     )
     for name, env in envs.items():
         _say(quiet, f"OWL: learning {name}")
@@ -196,25 +200,20 @@ def _say(quiet: bool, text: str) -> None:
 
 
 def _draw(demo: Demo, tasks: list[str], output: Path) -> None:
-    figure = optional("matplotlib.figure", extra="plots", what="the picture").Figure(
-        figsize=(10, 3.6), layout="constrained"
-    )
+    figure = new_figure(10, 3.6, what="the picture")
     left, right = figure.subplots(1, 2, width_ratios=(1.1, 1))
     width = 0.8 / len(demo.scores)
-    colours = ("0.25", "tab:blue", "tab:cyan", "0.75")  # those of the heads are others
     for k, (method, scores) in enumerate(demo.scores.items()):
         places = np.arange(len(tasks)) + (k - (len(demo.scores) - 1) / 2) * width
-        bars = left.bar(places, [scores[name] for name in tasks], width, label=method, color=colours[k])
+        bars = left.bar(places, [scores[name] for name in tasks], width, label=method, color=SHADES[k])
         left.bar_label(bars, fmt=lambda height: "0" if height == 0 else "", fontsize=8)
     left.set(xticks=range(len(tasks)), xticklabels=tasks, ylim=(0, 1.05), ylabel="share of episodes solved")
     left.set_title("after learning the tasks one after the other")
     left.legend(fontsize=8, loc="lower center", bbox_to_anchor=(0.5, -0.38), ncols=2, frameon=False)
-    probabilities = np.array(demo.trace)
-    for k, name in enumerate(tasks):
-        colour = f"C{(k + 1) % 10}"
-        right.plot(probabilities[:, k], label=f"head of {name}", drawstyle="steps-post", color=colour)
-    right.set(xlabel="step of one episode", ylabel="probability", ylim=(-0.02, 1.02))
-    right.set_title(f"finding out that it is {tasks[-1]}")
+    draw_probabilities(right, demo.trace, [f"head of {name}" for name in tasks])
+    right.set(xlabel="step of one episode", title=f"finding out that it is {tasks[-1]}")
     right.legend(fontsize=8, frameon=False)
+    for axes in (left, right):
+        plain(axes)
     output.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(output, dpi=130)

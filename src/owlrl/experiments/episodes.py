@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +16,7 @@ from owlrl.evaluation import final_observations
 from owlrl.modes import eval_mode
 from owlrl.protocols import MultiHead
 
-__all__ = ["Episodes", "LaneStep", "Lanes", "greedy_success", "run_lanes"]
+__all__ = ["AnyLanes", "Episodes", "LaneStep", "Lanes", "greedy_success", "run_lanes"]
 
 BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.float64]
@@ -39,6 +40,20 @@ class LaneStep:
     terminated: BoolArray
     ended: BoolArray
     success: BoolArray
+
+
+class AnyLanes(Protocol):
+    """E episodes side by side, as `run_lanes` needs them."""
+
+    num_lanes: int
+
+    def reset(self) -> Any:
+        """Begin in every lane; the first observations (E, ...)."""
+        ...
+
+    def step(self, actions: Any) -> LaneStep:
+        """Step every lane; where an episode ends, the next one begins."""
+        ...
 
 
 class Lanes:
@@ -106,7 +121,7 @@ class Episodes:
     losses: FloatArray
 
 
-def run_lanes(policy: AdaptivePolicy, lanes: Lanes, *, consecutive: int = 1) -> Episodes:
+def run_lanes(policy: AdaptivePolicy, lanes: AnyLanes, *, consecutive: int = 1) -> Episodes:
     """Run ``consecutive`` episodes in every lane, each going on with what the ones before it told.
 
     >>> from owlrl.experiments import Run, Session

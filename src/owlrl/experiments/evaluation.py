@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from owlrl.envs import Table
-from owlrl.experiments.episodes import Episodes, Lanes, run_lanes
+from owlrl.experiments.control import ControlSession, PendulumLanes, final_angles
+from owlrl.experiments.episodes import Episodes, FloatArray, Lanes, run_lanes
 from owlrl.experiments.metrics import identification_accuracy, steps_to_identify
 from owlrl.experiments.policies import ORACLE
 from owlrl.experiments.session import Session
@@ -16,11 +17,12 @@ from owlrl.experiments.session import Session
 __all__ = ["evaluate", "evaluate_in_a_row"]
 
 Row = dict[str, Any]
+AnySession = Session | ControlSession
 
 
 def evaluate(
-    session: Session,
-    tables: Mapping[str, Table],
+    session: AnySession,
+    tables: Mapping[str, Any],
     policies: Sequence[str],
     *,
     episodes: int = 16,
@@ -33,7 +35,10 @@ def evaluate(
     that reached a goal that pays), ``mean_return``, ``mean_length``, and for tasks that were learned
     ``identified`` (`identification_accuracy`) and ``steps_to_identify`` (mean). Policies in ``traces`` add
     rows of kind "trace" with one episode of each task: ``heads``, ``arms``, ``probabilities``, ``losses``.
-    The oracle is left out for tasks that have no head.
+    The oracle is left out for tasks that have no head. ``tables`` are a session's `tasks`, or the like.
+
+    Tasks with continuous actions have no success. They have ``returns`` of all episodes and ``final_angles``
+    of the pole (`owlrl.experiments.control.final_angles`) instead, and ``angles`` in a trace, in degrees.
 
     >>> from owlrl.experiments import Run, Session, evaluate
     >>> session = Session(Run("Crossroads-2", method="experience-replay", arguments={"max_steps": 5}))
@@ -48,13 +53,17 @@ def evaluate(
         if not chosen:
             continue
         # A told head acts the same in every episode of a deterministic task.
-        copies = 1 if policy == ORACLE else episodes
-        found = run_lanes(_policy(session, policy, chosen, copies), Lanes(list(chosen.values()), copies))
+        copies = 1 if policy == ORACLE and not session.run.control else episodes
+        side_by_side = session.lanes(list(chosen.values()), copies)
+        found = run_lanes(_policy(session, policy, chosen, copies), side_by_side)
         for place, task in enumerate(chosen):
             lanes = slice(place * copies, (place + 1) * copies)
-            rows.append(_row(session, policy, label, task, found, lanes))
+            shown = [_row(session, policy, label, task, found, lanes)]
             if policy in traces:
-                rows.append(_trace(session, policy, task, found, lanes.start))
+                shown.append(_trace(session, policy, task, found, lanes.start))
+            if isinstance(side_by_side, PendulumLanes):
+                shown = [_of_pendulum(row, found, np.array(side_by_side.angles), lanes) for row in shown]
+            rows += shown
     return rows
 
 
@@ -95,11 +104,11 @@ def evaluate_in_a_row(
     return rows
 
 
-def _policy(session: Session, name: str, tables: Mapping[str, Table], copies: int) -> Any:
+def _policy(session: AnySession, name: str, tables: Mapping[str, Any], copies: int) -> Any:
     return session.policy(name, [task for task in tables for _ in range(copies)])
 
 
-def _row(session: Session, policy: str, label: str, task: str, found: Episodes, lanes: slice) -> Row:
+def _row(session: AnySession, policy: str, label: str, task: str, found: Episodes, lanes: slice) -> Row:
     lengths = found.lengths[0, lanes]
     row: Row = {
         "kind": "evaluation",
@@ -118,7 +127,7 @@ def _row(session: Session, policy: str, label: str, task: str, found: Episodes, 
     return row
 
 
-def _trace(session: Session, policy: str, task: str, found: Episodes, lane: int) -> Row:
+def _trace(session: AnySession, policy: str, task: str, found: Episodes, lane: int) -> Row:
     steps = int(found.lengths[0, lane])
     return {
         "kind": "trace",
@@ -130,3 +139,13 @@ def _trace(session: Session, policy: str, task: str, found: Episodes, lane: int)
         "probabilities": found.probabilities[:steps, lane].round(4).tolist(),
         "losses": found.losses[:steps, lane].round(4).tolist(),
     }
+
+
+def _of_pendulum(row: Row, found: Episodes, angles: FloatArray, lanes: slice) -> Row:
+    """The row with angles (T, E), and without the success that there is none of."""
+    row = {name: value for name, value in row.items() if name != "success"}
+    if row["kind"] == "trace":
+        return {**row, "angles": np.degrees(angles[:, lanes.start]).round(1).tolist()}
+    row["returns"] = found.returns[0, lanes].round(2).tolist()
+    row["final_angles"] = final_angles(angles[:, lanes]).round(1).tolist()
+    return row

@@ -10,14 +10,23 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from owlrl import RewardEvidence, TDErrorEvidence
+from owlrl import ModelEvidence, RewardEvidence, TDErrorEvidence
 from owlrl.errors import OwlValueError
+from owlrl.evidence import GaussianNLLEvidence
 from owlrl.learners import one_hot_cells
 from owlrl.protocols import Evidence, MultiHead, OffPolicyLearner
 from owlrl.td import taken
 from owlrl.types import Transitions
 
-__all__ = ["EVIDENCE", "DropoutEvidence", "EvidenceSet", "NoEvidence", "gaussian_nll", "make_evidence"]
+__all__ = [
+    "CONTROL",
+    "EVIDENCE",
+    "DropoutEvidence",
+    "EvidenceSet",
+    "NoEvidence",
+    "gaussian_nll",
+    "make_evidence",
+]
 
 
 class NoEvidence:
@@ -161,27 +170,35 @@ class EvidenceSet:
             part.load_state_dict(state_dict[name])
 
 
+CONTROL: dict[str, Callable[[int], Evidence]] = {  # where it is another with continuous actions
+    "reward": lambda seed: RewardEvidence(seed=seed),
+    "nll": lambda seed: GaussianNLLEvidence(),
+    "nll-raw": lambda seed: GaussianNLLEvidence(calibrated=False, clip=1e6),  # the paper's
+}
 EVIDENCE: dict[str, Callable[[int], Evidence]] = {
     "td": lambda seed: TDErrorEvidence(),
     "td-raw": lambda seed: TDErrorEvidence(calibrated=False),
     "td-squared": lambda seed: TDErrorEvidence(calibrated=False, power=2),
     "reward": lambda seed: RewardEvidence(encode=one_hot_cells, seed=seed),
+    "model": lambda seed: ModelEvidence(encode=one_hot_cells, seed=seed),
     "nll": lambda seed: DropoutEvidence(),
 }
 
 
-def make_evidence(names: Iterable[str], *, seed: int) -> EvidenceSet:
+def make_evidence(names: Iterable[str], *, seed: int, control: bool = False) -> EvidenceSet:
     """All evidence that policies called after ``names`` need.
 
     ``td`` is the calibrated TD error, ``td-raw`` its plain size (what the published code uses),
-    ``td-squared`` the paper's G, ``reward`` a reward predictor per task, ``nll`` the likelihood under
+    ``td-squared`` the paper's G, ``reward`` a reward predictor per task, ``model`` a
+    model of each task, ``nll`` the likelihood under
     dropout; ``td-and-reward`` is the sum of two.
 
     >>> from owlrl.experiments import make_evidence
     >>> sorted(make_evidence(["none", "td-and-reward"], seed=0).parts)
     ['reward', 'td']
     """
+    made = {**EVIDENCE, **CONTROL} if control else EVIDENCE
     wanted = {part for name in names if name != "none" for part in name.split("-and-")}
-    if unknown := sorted(wanted - set(EVIDENCE)):
-        raise OwlValueError(f"evidence is {', '.join(unknown)}; expected some of {', '.join(EVIDENCE)}")
-    return EvidenceSet({name: make(seed) for name, make in EVIDENCE.items() if name in wanted})
+    if unknown := sorted(wanted - set(made)):
+        raise OwlValueError(f"evidence is {', '.join(unknown)}; expected some of {', '.join(made)}")
+    return EvidenceSet({name: make(seed) for name, make in made.items() if name in wanted})

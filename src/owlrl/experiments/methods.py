@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,7 +14,8 @@ from owlrl.protocols import Regularizer
 
 __all__ = ["METHODS", "Method", "method_of"]
 
-MakeRegularizer = Callable[[float, int], Regularizer]  # from strength and seed
+Strength = float | Mapping[str, float]
+MakeRegularizer = Callable[[Strength, int], Regularizer]  # from strength and seed
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class Method:
         replay: "scoped" is emptied between tasks, "shared" never, "rehearsal" is kept per task.
         regularizer: makes what guards earlier tasks from a strength and a seed; None for nothing.
         strength: of the regularizer (λ of EWC, μ of distillation).
+        control: strengths for actor and critics with continuous actions; None if it is not there for them.
         warm_start: rows kept of each task for its next visit; for the scoped replay.
         init: a new task's head, "fresh" or a "copy" of the last one.
         head: makes a head of another kind than a linear one from feature size and actions.
@@ -46,6 +48,7 @@ class Method:
     replay: Literal["scoped", "shared", "rehearsal"] = "scoped"
     regularizer: MakeRegularizer | None = None
     strength: float = 0.0
+    control: Mapping[str, float] | None = None
     warm_start: int = 0
     init: Literal["fresh", "copy"] = "fresh"
     head: Callable[[int, int], nn.Module] | None = None
@@ -53,19 +56,19 @@ class Method:
     epsilon_restart: float | None = None
 
 
-def _ewc(strength: float, seed: int) -> Regularizer:
+def _ewc(strength: Strength, seed: int) -> Regularizer:
     return EWCRegularizer(strength)
 
 
-def _ewc_on_loss(strength: float, seed: int) -> Regularizer:
+def _ewc_on_loss(strength: Strength, seed: int) -> Regularizer:
     return EWCRegularizer(strength, importance="loss")
 
 
-def _current(strength: float, seed: int) -> Regularizer:
+def _current(strength: Strength, seed: int) -> Regularizer:
     return DistillationRegularizer(strength, states="current", seed=seed)
 
 
-def _memory(strength: float, seed: int) -> Regularizer:
+def _memory(strength: Strength, seed: int) -> Regularizer:
     return DistillationRegularizer(strength, seed=seed)
 
 
@@ -74,21 +77,29 @@ def _two_layers(features: int, actions: int) -> nn.Module:
 
 
 WARM = 50_000  # transitions, as in the paper
+EWC = {"actor": 100.0, "critic": 100.0}  # for continuous actions, as in the paper
 
 METHODS: dict[str, Method] = {
     method.name: method
     for method in (
-        Method("experience-replay", "one head, one replay for all tasks", heads=False, replay="shared"),
-        Method("owl", "the paper's: a head per task, EWC", regularizer=_ewc, strength=500.0),
+        Method(
+            "experience-replay",
+            "one head, one replay for all tasks",
+            heads=False,
+            replay="shared",
+            control={},
+        ),
+        Method("owl", "the paper's: a head per task, EWC", regularizer=_ewc, strength=500.0, control=EWC),
         Method("owl-loss", "EWC's importance from the loss", regularizer=_ewc_on_loss, strength=500.0),
         Method(
             "owl-warm-start",
             "replay refilled on revisits",
             regularizer=_ewc,
             strength=500.0,
+            control=EWC,
             warm_start=WARM,
         ),
-        Method("owl-no-ewc", "heads without a guard"),
+        Method("owl-no-ewc", "heads without a guard", control={}),
         Method(
             "owl-distill-current",
             "distillation on the current task's states",
@@ -122,6 +133,7 @@ METHODS: dict[str, Method] = {
             "ours: old heads distilled on a memory of their own states",
             regularizer=_memory,
             strength=1.0,
+            control={"actor": 1.0, "critic": 1.0},
             warm_start=WARM,
         ),
     )

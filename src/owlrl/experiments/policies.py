@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from owlrl import ExpWeightsSelector, MaxQSelector, UniformSelector
 from owlrl.errors import OwlValueError
-from owlrl.experiments.evidence import EVIDENCE
+from owlrl.experiments.evidence import CONTROL, EVIDENCE
 from owlrl.experiments.methods import Method
 from owlrl.protocols import HeadSelector
 
@@ -17,12 +17,23 @@ ORACLE = "oracle"  # the head is told; with one head there is nothing to tell
 
 SELECTORS: dict[str, Callable[[int], HeadSelector]] = {
     "hedge": lambda seed: ExpWeightsSelector(seed=seed),
+    # Three ways to go on trying heads, against locking on to one that made its own data.
+    "hedge-slow": lambda seed: ExpWeightsSelector(eta=0.1, hold=20, seed=seed),
+    "hedge-share": lambda seed: ExpWeightsSelector(share=0.05, seed=seed),
+    "hedge-floor": lambda seed: ExpWeightsSelector(floor=0.1, seed=seed),
     "released": lambda seed: ExpWeightsSelector(variant="released", seed=seed),
     "paper": lambda seed: ExpWeightsSelector(variant="paper", seed=seed),
     "random": lambda seed: UniformSelector(seed=seed),
     "max-q-once": lambda seed: MaxQSelector(),
     "max-q-every-step": lambda seed: MaxQSelector(every_step=True),
 }
+# With continuous actions: likelihood, TD error and reward as evidence, each taken in as we and as they do it.
+CONTROL_POLICIES = (
+    *("hedge+nll", "hedge+td", "hedge+td-squared", "hedge+reward"),
+    *(f"hedge-{how}+{evidence}" for evidence in ("nll", "td") for how in ("slow", "share", "floor")),
+    *("released+nll-raw", "released+td-squared", "released+reward"),
+    *("paper+nll-raw", "paper+td-squared", "paper+reward"),
+)
 WITHOUT_EVIDENCE = ("random", "max-q-once", "max-q-every-step")
 
 
@@ -52,7 +63,7 @@ def parse_policy(name: str) -> PolicyName:
     if not plus and selector in known:
         return PolicyName(selector, "none")
     rest = [n for n in SELECTORS if n not in known]
-    if selector not in rest or any(part not in EVIDENCE for part in evidence.split("-and-")):
+    if selector not in rest or any(part not in {*EVIDENCE, *CONTROL} for part in evidence.split("-and-")):
         raise OwlValueError(
             f"policy is {name!r}; expected {', '.join(known)}, or one of {', '.join(rest)} with one of "
             f"{', '.join(EVIDENCE)}, e.g. hedge+td"
@@ -60,8 +71,8 @@ def parse_policy(name: str) -> PolicyName:
     return PolicyName(selector, evidence)
 
 
-def default_policies(method: Method) -> tuple[str, ...]:
-    """What a method is evaluated with: all of the paper's comparisons and ours.
+def default_policies(method: Method, *, control: bool = False) -> tuple[str, ...]:
+    """What a method is evaluated with: all of the paper's comparisons and ours; ``control``: of SAC.
 
     >>> from owlrl.experiments import METHODS
     >>> from owlrl.experiments.policies import default_policies
@@ -70,7 +81,9 @@ def default_policies(method: Method) -> tuple[str, ...]:
     """
     if not method.heads:
         return (ORACLE,)
-    ours = ("hedge+td", "hedge+reward", "hedge+td-and-reward")
-    theirs = ("released+td-raw", "released+td", "paper+td-squared", "paper+td")
+    if control:
+        return (ORACLE, *CONTROL_POLICIES, "random")
+    ours = ("hedge+model", "hedge+reward", "hedge+td")
+    theirs = ("released+td-raw", "paper+td-squared")
     dropout = ("hedge+nll",) if method.dropout else ()
     return (ORACLE, *ours, *theirs, *dropout, *WITHOUT_EVIDENCE)

@@ -1,19 +1,20 @@
-"""Named settings of the base learner: the paper's, and ours that learn in few frames."""
+"""Named settings of the base learners: the paper's, and ours that learn in few frames."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import nn
 
 from owlrl.errors import raise_problems
-from owlrl.learners import FAST, PAPER, DQNConfig, GridConv, GridMLP
+from owlrl.learners import FAST, PAPER, SAC_FAST, SAC_PAPER, DQNConfig, GridConv, GridMLP, SACConfig
 
 __all__ = ["PRESETS", "Preset", "with_overrides"]
 
 Trunk = Callable[[], tuple[nn.Module, int]]
+Config = TypeVar("Config", DQNConfig, SACConfig)
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,8 @@ class Preset:
     """A base learner and how it is rewarded in training.
 
     Attributes:
-        config: settings of the DQN.
+        config: settings of the DQN, for MiniGrid tasks.
+        sac: settings of the SAC, for tasks with continuous actions.
         trunk: makes a trunk for MiniGrid images; returns it and its feature size.
         goal_scale: the reward of a success is multiplied by it.
         count_bonus: β of the bonus ``β / √n`` for the n-th visit of a cell, in training only.
@@ -32,18 +34,19 @@ class Preset:
     """
 
     config: DQNConfig
+    sac: SACConfig
     trunk: Trunk
     goal_scale: float = 1.0
     count_bonus: float = 0.0
 
 
 PRESETS: dict[str, Preset] = {
-    "fast": Preset(FAST, trunk=lambda: (GridMLP(), 128)),
-    "paper": Preset(PAPER, trunk=lambda: (GridConv(), 200), goal_scale=100.0, count_bonus=1.0),
+    "fast": Preset(FAST, SAC_FAST, trunk=lambda: (GridMLP(), 128)),
+    "paper": Preset(PAPER, SAC_PAPER, trunk=lambda: (GridConv(), 200), goal_scale=100.0, count_bonus=1.0),
 }
 
 
-def with_overrides(config: DQNConfig, overrides: Mapping[str, Any]) -> DQNConfig:
+def with_overrides(config: Config, overrides: Mapping[str, Any]) -> Config:
     """The settings with some of them changed; names and kinds are checked.
 
     >>> from owlrl.experiments.presets import with_overrides

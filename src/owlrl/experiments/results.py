@@ -7,7 +7,6 @@ import json
 import os
 import platform
 import subprocess
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import owlrl
+from owlrl.checkpoint import write_atomically
 from owlrl.errors import OwlError, OwlValueError
 from owlrl.experiments.config import Run
 
@@ -74,17 +74,7 @@ def write_result(directory: str | os.PathLike[str], result: Result) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     head = {"format": FORMAT, "run": result.run.to_json(), "info": result.info}
     text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in (head, *result.rows))
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".part")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)  # mkstemp makes it private
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    write_atomically(path, text.encode("utf-8"))
     return path
 
 

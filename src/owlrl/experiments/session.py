@@ -6,7 +6,7 @@ import copy
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -28,15 +28,30 @@ from owlrl.checkpoint import load_state, save_state
 from owlrl.envs import Table, TabulatedVectorEnv
 from owlrl.errors import OwlStateError, OwlValueError
 from owlrl.experiments.config import Run
+from owlrl.experiments.episodes import Lanes, greedy_success
 from owlrl.experiments.evidence import EvidenceSet, make_evidence
 from owlrl.experiments.methods import Method
 from owlrl.experiments.policies import ORACLE, SELECTORS, parse_policy
 from owlrl.experiments.tasks import table_of
 from owlrl.learners import DQN, DQNConfig
+from owlrl.protocols import OffPolicyLearner
 
-__all__ = ["Session"]
+__all__ = ["Session", "Trained", "acting_policy"]
 
 Replay = TaskScopedReplay | SharedReplay | RehearsalReplay
+
+
+class Trained(Protocol):
+    """What acting needs of a session."""
+
+    run: Run
+    evidence: EvidenceSet
+    heads: dict[str, int]
+
+    @property
+    def learner(self) -> OffPolicyLearner:
+        """The agent as `OwlWrapper` sees it."""
+        ...
 
 
 class Session:
@@ -82,6 +97,11 @@ class Session:
         if run.recipe.replay == "rehearsal":
             self.agent.head_of = self._head_of_batch
 
+    @property
+    def tasks(self) -> dict[str, Table]:
+        """The tasks by name, in order."""
+        return self.tables
+
     def env(self, task: str) -> TabulatedVectorEnv:
         """The task as it is trained in: copies of it, with the learner's bonus."""
         bonus = self.run.preset.count_bonus
@@ -103,18 +123,16 @@ class Session:
 
     def policy(self, name: str, truth: Sequence[str]) -> AdaptivePolicy:
         """A policy by name; the oracle is told ``truth``, the task of each lane it will act in."""
-        if not self.heads and self._owl is not None:
-            raise OwlStateError("Session.policy: no task has been learned yet")
-        selector, evidence = parse_policy(name)
-        arms = dict(self.heads) if self._owl is not None else {"every task": 0}
-        if selector != ORACLE:
-            chosen = SELECTORS[selector](self.run.seed)
-            return AdaptivePolicy(self.learner, chosen, self.evidence.part(evidence), arms)
-        if unknown := sorted(set(truth) - set(arms)) if self._owl is not None else []:
-            raise OwlValueError(f"Session.policy: there is no head for {', '.join(unknown)} to be told")
-        places = {task: place for place, task in enumerate(arms)}
-        told = OracleSelector(np.array([places.get(task, 0) for task in truth], dtype=np.int64))
-        return AdaptivePolicy(self.learner, told, self.evidence.part("none"), arms)
+        return acting_policy(self, name, truth)
+
+    def lanes(self, tables: Sequence[Table], copies: int) -> Lanes:
+        """Where episodes for an evaluation run."""
+        return Lanes(tables, copies)
+
+    def score(self, task: str, head: int) -> float:
+        """1 if the network that the agent would hand over now solves ``task`` with ``head``, else 0."""
+        network = self.agent.target if self.agent.config.hand_over else self.agent.q
+        return float(greedy_success(network, head, self.tables[task]))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write what acting needs to a file, atomically: networks, heads and evidence; no replay."""
@@ -164,6 +182,30 @@ class Session:
     def _head_of_batch(self, batch: Any) -> int | None:
         assert self._owl is not None
         return None if batch.task is None else self._owl.tasks[batch.task].head
+
+
+def acting_policy(session: Trained, name: str, truth: Sequence[str]) -> AdaptivePolicy:
+    """A policy by name for what a session has learned; the oracle is told ``truth``, a task per lane.
+
+    >>> from owlrl.experiments import Run, Session
+    >>> from owlrl.experiments.session import acting_policy
+    >>> session = Session(Run("Crossroads-2", method="experience-replay"))
+    >>> acting_policy(session, "oracle", ["crossroads-0"]).tasks
+    ['every task']
+    """
+    heads = session.run.recipe.heads
+    if heads and not session.heads:
+        raise OwlStateError("Session.policy: no task has been learned yet")
+    selector, evidence = parse_policy(name)
+    arms = dict(session.heads) if heads else {"every task": 0}
+    if selector != ORACLE:
+        chosen = SELECTORS[selector](session.run.seed)
+        return AdaptivePolicy(session.learner, chosen, session.evidence.part(evidence), arms)
+    if unknown := sorted(set(truth) - set(arms)) if heads else []:
+        raise OwlValueError(f"Session.policy: there is no head for {', '.join(unknown)} to be told")
+    places = {task: place for place, task in enumerate(arms)}
+    told = OracleSelector(np.array([places.get(task, 0) for task in truth], dtype=np.int64))
+    return AdaptivePolicy(session.learner, told, session.evidence.part("none"), arms)
 
 
 def _make_agent(run: Run, tables: Sequence[Table]) -> DQN:

@@ -10,7 +10,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from owlrl.errors import OwlValueError
 from owlrl.experiments.config import Run
 from owlrl.experiments.metrics import (
     Interval,
@@ -92,14 +91,14 @@ class Group:
         return f"{self.run.method}{strength}"
 
     def policies(self, label: str = "seen") -> list[str]:
-        """What the results have been evaluated with on a set."""
-        rows = self.results[0].select("evaluation", set=label)
-        return list(dict.fromkeys(row["policy"] for row in rows))
+        """What all of the results have been evaluated with on a set."""
+        found = [[row["policy"] for row in r.select("evaluation", set=label)] for r in self.results]
+        return [policy for policy in dict.fromkeys(found[0]) if all(policy in rows for rows in found)]
 
     def scores(self, policy: str, *, label: str = "seen") -> FloatArray:
-        """Share of episodes that succeeded, (seeds, tasks)."""
+        """Share of episodes that succeeded, or mean return with continuous actions, (seeds, tasks)."""
         rows = [result.select("evaluation", policy=policy, set=label) for result in self.results]
-        return np.array([[row["success"] for row in of_seed] for of_seed in rows])
+        return np.array([[row[self.run.measure] for row in of_seed] for of_seed in rows])
 
     def mean_of(self, field: str, policy: str) -> float:
         """Mean over seeds and tasks of another field of the evaluations, e.g. "identified"."""
@@ -122,13 +121,16 @@ class Group:
         curves = [_curve(result, policy) for result in self.results]
         return Quartiles.of([cumulative_performance(curve) for curve in curves]) if all(curves) else None
 
-    def forgetting(self) -> float:
-        """Mean over seeds, with the head told."""
+    def forgetting(self) -> float | None:
+        """Mean over seeds, with the head told; None if training was not followed."""
+        if not all(_curve(result, ORACLE) for result in self.results):
+            return None
         return float(np.mean([forgetting(_curve(r, ORACLE), _spans(r)) for r in self.results]))
 
     def forward_transfer(self, alone: dict[str, float]) -> float | None:
-        """Mean over seeds; None if a task was not trained alone."""
-        if not set(_spans(self.results[0])) <= set(alone):
+        """Mean over seeds; None if a task was not trained alone, or if training was not followed."""
+        tasks = set(_first_spans(self.results[0]))
+        if not tasks or not tasks <= set(alone):
             return None
         gains = [forward_transfer(_curve(r, ORACLE), _first_spans(r), alone) for r in self.results]
         return float(np.mean(gains))
@@ -138,8 +140,10 @@ class Group:
         rows = [row for result in self.results for row in result.select("in-a-row", policy=policy)]
         return float(np.mean([row["failures"] for row in rows])) if rows else None
 
-    def minutes(self) -> float:
-        """Wall clock of training, evidence included, mean over seeds."""
+    def minutes(self) -> float | None:
+        """Wall clock of training, evidence included, mean over seeds; None if it was not measured."""
+        if not all("seconds" in result.info for result in self.results):
+            return None
         return float(np.mean([r.info["seconds"]["train"] for r in self.results])) / 60.0
 
 
@@ -190,7 +194,4 @@ def _spans(result: Result) -> dict[str, tuple[int, int]]:
 
 
 def _first_spans(result: Result) -> dict[str, tuple[int, int]]:
-    rows = result.select("training", round=0)
-    if not rows:
-        raise OwlValueError(f"{result.run.id} has no training")
-    return {row["task"]: (row["start"], row["end"]) for row in rows}
+    return {row["task"]: (row["start"], row["end"]) for row in result.select("training", round=0)}

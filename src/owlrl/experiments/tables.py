@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from owlrl.experiments._markdown import DASH
+from owlrl.experiments._markdown import number as _number
+from owlrl.experiments._markdown import table as _table
+from owlrl.experiments.control_tables import control_section
 from owlrl.experiments.policies import ORACLE
 from owlrl.experiments.results import Result
 from owlrl.experiments.summary import Group, group_by_run, single_task_scores
 
-__all__ = ["markdown_tables", "result_text"]
+__all__ = ["markdown_tables", "result_text", "sections"]
 
 COLUMNS = (
+    "hedge+model",
     "hedge+td",
     "hedge+reward",
     "hedge+td-and-reward",
@@ -23,8 +28,7 @@ COLUMNS = (
     "max-q-once",
     "max-q-every-step",
 )
-FOLLOWED = (ORACLE, "hedge+td", "released+td-raw")
-DASH = "–"
+FOLLOWED = (ORACLE, "hedge+model", "released+td-raw")
 
 
 def markdown_tables(results: Iterable[Result], *, reference: Iterable[Result] = ()) -> str:
@@ -47,14 +51,26 @@ def markdown_tables(results: Iterable[Result], *, reference: Iterable[Result] = 
     | method | seeds |
     """
     alone = group_by_run(reference)
-    sections: dict[str, list[Group]] = {}
+    return "\n".join(_section(title, groups, alone) for title, groups in sections(results).items())
+
+
+def sections(results: Iterable[Result]) -> dict[str, list[Group]]:
+    """Results by what was trained, under a title that says it; seeds of one run together.
+
+    >>> from owlrl.experiments import Result, Run
+    >>> from owlrl.experiments.tables import sections
+    >>> results = [Result(Run("SC2", method=method), [], {}) for method in ("owl", "owl-memory")]
+    >>> {title: len(groups) for title, groups in sections(results).items()}
+    {'SC2: 190000 frames per task': 2}
+    """
+    found: dict[str, list[Group]] = {}
     for group in group_by_run(results):
-        sections.setdefault(_title(group), []).append(group)
-    return "\n".join(_section(title, found, alone) for title, found in sections.items())
+        found.setdefault(_title(group), []).append(group)
+    return found
 
 
 def result_text(result: Result, *, label: str = "seen") -> str:
-    """One result as a plain table: share of episodes solved, per policy and task.
+    """One result as a plain table: share of episodes solved (or mean return), per policy and task.
 
     >>> from owlrl.experiments import Result, Run
     >>> from owlrl.experiments.tables import result_text
@@ -68,7 +84,7 @@ def result_text(result: Result, *, label: str = "seen") -> str:
     width = max(8, *(len(task) + 2 for task in tasks)) if tasks else 8
     lines = [" " * 20 + "".join(f"{task:>{width}}" for task in tasks) + "    mean"]
     for policy in dict.fromkeys(row["policy"] for row in rows):
-        scores = {row["task"]: row["success"] for row in rows if row["policy"] == policy}
+        scores = {row["task"]: row[result.run.measure] for row in rows if row["policy"] == policy}
         cells = "".join(
             f"{scores[task]:{width}.2f}" if task in scores else f"{DASH:>{width}}" for task in tasks
         )
@@ -87,6 +103,8 @@ def _title(group: Group) -> str:
 
 
 def _section(title: str, groups: Sequence[Group], alone: Sequence[Group]) -> str:
+    if groups[0].run.control:
+        return control_section(title, groups, alone)
     parts = [f"## {title}\n", _final(groups), _as_the_paper(groups, alone)]
     parts += [_identification(groups), _in_a_row(groups)]
     for label in dict.fromkeys(text for group in groups for text in group.run.unseen):
@@ -112,12 +130,13 @@ def _unseen(groups: Sequence[Group], label: str) -> str:
 
 def _estimates(groups: Sequence[Group], label: str) -> str:
     there = {policy for group in groups for policy in group.policies(label)}
-    columns = [policy for policy in (ORACLE, *COLUMNS) if policy in there]
+    known = (ORACLE, *COLUMNS)
+    columns = [policy for policy in known if policy in there] + sorted(there.difference(known))
     rows = []
     for group in groups:
         own = group.policies(label)
         cells = [str(group.estimate(policy, label=label)) if policy in own else DASH for policy in columns]
-        rows.append((group.label, str(len(group.results)), *cells, f"{group.minutes():.1f}"))
+        rows.append((group.label, str(len(group.results)), *cells, _number(group.minutes(), 1)))
     return _table(("method", "seeds", *columns, "minutes per seed"), rows)
 
 
@@ -130,9 +149,7 @@ def _as_the_paper(groups: Sequence[Group], alone: Sequence[Group]) -> str:
             final = str(group.quartiles(policy)) if policy in group.policies() else DASH
             cells += [final, str(group.cumulative(policy) or DASH)]
         gain = group.forward_transfer(single_task_scores(alone, group.run))
-        rows.append(
-            (group.label, *cells, f"{group.forgetting():.2f}", DASH if gain is None else f"{gain:.2f}")
-        )
+        rows.append((group.label, *cells, _number(group.forgetting()), _number(gain)))
     header = [f"{policy} {what}" for policy in FOLLOWED for what in ("final", "cumulative")]
     return about + "\n\n" + _table(("method", *header, "forgetting", "forward transfer"), rows)
 
@@ -163,8 +180,3 @@ def _in_a_row(groups: Sequence[Group]) -> str:
                 rows.append((group.label, policy, str(group.run.consecutive), f"{failures:.2f}"))
     about = "Episodes in a row with kept evidence: mean number of failures."
     return about + "\n\n" + _table(("method", "policy", "episodes", "failures"), rows) if rows else ""
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines) + "\n"

@@ -16,10 +16,12 @@ from owlrl.envs import (
     Table,
     TaskSpec,
     levels,
+    pendulums,
     tabulate,
     task_set,
     unseen_levels,
 )
+from owlrl.envs.task_sets import PENDULUM
 from owlrl.errors import OwlError, OwlValueError
 
 __all__ = ["canonical_name", "parse_unseen", "resolve_tasks", "resolve_unseen", "table_of", "tables_of"]
@@ -29,7 +31,8 @@ def resolve_tasks(text: str, arguments: Mapping[str, Any] | None = None) -> dict
     """The tasks of a named set, or levels of an environment, by name and in order.
 
     Args:
-        text: a key of ``owlrl.envs.TASK_SETS``, in any case, or ``"environment id:level,level,…"``.
+        text: a key of ``owlrl.envs.TASK_SETS``, in any case, or ``"environment id:level,level,…"``; for
+            ``owlrl/Pendulum-v0`` angles instead of levels.
         arguments: for every environment, e.g. ``{"breadcrumbs": True}``.
 
     >>> from owlrl.experiments import resolve_tasks
@@ -37,6 +40,8 @@ def resolve_tasks(text: str, arguments: Mapping[str, Any] | None = None) -> dict
     ['simplecrossing-3', 'simplecrossing-7']
     >>> list(resolve_tasks("owlrl/DoorKey-v0:4,6"))
     ['doorkey-4', 'doorkey-6']
+    >>> list(resolve_tasks("owlrl/Pendulum-v0:90,-90"))
+    ['pendulum+90', 'pendulum-90']
     """
     chosen = dict(arguments or {})
     if (name := canonical_name(text)) in TASK_SETS:
@@ -49,11 +54,26 @@ def resolve_tasks(text: str, arguments: Mapping[str, Any] | None = None) -> dict
         )
     if env_id not in gymnasium.registry:
         raise OwlValueError(f"tasks is {text!r}; no environment is registered as {env_id!r}")
-    if not all(number.isdecimal() for number in numbers.split(",")):
+    if env_id == PENDULUM:
+        found = pendulums(_angles(text, numbers), **chosen)
+    elif not all(number.isdecimal() for number in numbers.split(",")):
         raise OwlValueError(f"tasks is {text!r}; expected numbers >= 0 after the colon, e.g. '3,7,14'")
-    found = levels(env_id, [int(number) for number in numbers.split(",")], **chosen)
+    else:
+        found = levels(env_id, [int(number) for number in numbers.split(",")], **chosen)
     if len(found) != numbers.count(",") + 1:
         raise OwlValueError(f"tasks is {text!r}; expected every level once")
+    return found
+
+
+def _angles(text: str, numbers: str) -> list[float]:
+    try:
+        found = [float(number) for number in numbers.split(",")]
+    except ValueError:
+        found = []
+    if not found or not all(-180 <= angle <= 180 for angle in found):
+        raise OwlValueError(
+            f"tasks is {text!r}; expected angles from -180 to 180 after the colon, e.g. '90,-90'"
+        )
     return found
 
 

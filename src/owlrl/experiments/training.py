@@ -11,27 +11,29 @@ from typing import Any
 import torch
 
 from owlrl.experiments.config import Run
-from owlrl.experiments.episodes import greedy_success
-from owlrl.experiments.evaluation import evaluate, evaluate_in_a_row
+from owlrl.experiments.control import ControlSession
+from owlrl.experiments.evaluation import AnySession, evaluate, evaluate_in_a_row
 from owlrl.experiments.policies import ORACLE
 from owlrl.experiments.results import Result, environment
 from owlrl.experiments.session import Session
 from owlrl.experiments.tasks import resolve_unseen, tables_of
-from owlrl.learners import DQN
+from owlrl.learners import DQN, SAC
 
 __all__ = ["Curve", "evaluate_session", "repeatable", "run_experiment", "train"]
 
 Row = dict[str, Any]
-FOLLOWED = ("hedge+td", "released+td-raw")  # how these two do is looked at after each task as well
-TRACED = ("hedge+td", "hedge+reward")  # of these one episode per task is kept for pictures
+FOLLOWED = ("hedge+model", "released+td-raw")  # how these two do is looked at after each task as well
+CONTROL_FOLLOWED = ("hedge+reward", "paper+nll-raw")
+TRACED = ("hedge+model", "hedge+td", "hedge+reward")  # of these one episode per task is kept for pictures
+CONTROL_TRACED = (ORACLE, "hedge+reward", "hedge+nll", "paper+nll-raw", "paper+td-squared")
 
 
 class Curve:
     """How well the tasks seen so far are solved when their head is told, every so many frames.
 
-    Asked is the network that the agent would hand over if its training ended now. Rows have kind
-    "score": ``step`` (frames of all tasks so far), ``task``, ``policy``, ``score``, ``training`` (the task in
-    training).
+    Asked is the network that the agent would hand over if its training ended now; for continuous actions
+    the score is a mean return. Rows have kind "score": ``step`` (frames of all tasks so far), ``task``,
+    ``policy``, ``score``, ``training`` (the task in training).
 
     >>> from owlrl.experiments import Run, Session
     >>> from owlrl.experiments.training import Curve
@@ -42,7 +44,7 @@ class Curve:
     (0, 0.0)
     """
 
-    def __init__(self, session: Session, *, every: int) -> None:
+    def __init__(self, session: AnySession, *, every: int) -> None:
         self.session = session
         self.every = every
         self.step = 0  # frames of all tasks so far
@@ -50,10 +52,8 @@ class Curve:
 
     def record(self, heads: dict[str, int], *, training: str) -> None:
         """Ask every task of ``heads``."""
-        agent = self.session.agent
-        network = agent.target if agent.config.hand_over else agent.q
         for task, head in heads.items():
-            score = float(greedy_success(network, head, self.session.tables[task]))
+            score = self.session.score(task, head)
             self.rows.append(_score(self.step, task, ORACLE, score, training))
 
     @contextmanager
@@ -61,7 +61,7 @@ class Curve:
         """Gives the agent's callback for the training of ``task``; afterwards its frames are counted."""
         start, after = self.step, self.every
 
-        def callback(agent: DQN, seen: int) -> None:
+        def callback(agent: DQN | SAC, seen: int) -> None:
             nonlocal after
             if after <= seen < frames:
                 self.step, after = start + seen, after + self.every
@@ -71,7 +71,7 @@ class Curve:
         self.step = start + frames
 
 
-def train(run: Run, *, progress: bool = False) -> tuple[Session, list[Row]]:
+def train(run: Run, *, progress: bool = False) -> tuple[AnySession, list[Row]]:
     """Learn all tasks of a run; the session, and rows of kind "training" and "score".
 
     A training row says: ``round``, ``task``, ``start`` and ``end`` (steps), ``updates``, ``learn_seconds``
@@ -82,21 +82,21 @@ def train(run: Run, *, progress: bool = False) -> tuple[Session, list[Row]]:
     >>> [row["end"] for row in rows if row["kind"] == "training"]
     [300, 600]
     """
-    session = Session(run)
+    session = ControlSession(run) if run.control else Session(run)
     curve = Curve(session, every=run.eval_every)
     rows: list[Row] = []
-    followed = [name for name in FOLLOWED if name in run.acting]
+    followed = [name for name in (CONTROL_FOLLOWED if run.control else FOLLOWED) if name in run.acting]
     for number in range(run.rounds):
-        for task in session.tables:
+        for task in session.tasks:
             rows.append(_train_task(session, curve, number, task, progress=progress))
             curve.record(session.heads, training=task)
-            seen = {name: session.tables[name] for name in session.heads}
+            seen = {name: session.tasks[name] for name in session.heads}
             for row in evaluate(session, seen, followed, episodes=run.episodes):
-                rows.append(_score(curve.step, row["task"], row["policy"], row["success"], task))
+                rows.append(_score(curve.step, row["task"], row["policy"], row[run.measure], task))
     return session, rows + curve.rows
 
 
-def evaluate_session(session: Session) -> list[Row]:
+def evaluate_session(session: AnySession) -> list[Row]:
     """All evaluations that the session's run asks for, after the last task.
 
     >>> from owlrl.experiments import Run, evaluate_session, train
@@ -104,11 +104,11 @@ def evaluate_session(session: Session) -> list[Row]:
     >>> [(row["policy"], row["task"]) for row in evaluate_session(session)][-1]
     ('random', 'crossroads-1')
     """
-    run, tables = session.run, session.tables
-    rows = evaluate(session, tables, run.acting, episodes=run.episodes, traces=TRACED)
-    if run.consecutive:
+    run, traced = session.run, CONTROL_TRACED if session.run.control else TRACED
+    rows = evaluate(session, session.tasks, run.acting, episodes=run.episodes, traces=traced)
+    if run.consecutive and isinstance(session, Session):
         found = evaluate_in_a_row(
-            session, tables, run.acting, consecutive=run.consecutive, episodes=run.episodes
+            session, session.tables, run.acting, consecutive=run.consecutive, episodes=run.episodes
         )
         rows += found
     for text in run.unseen:
@@ -165,7 +165,7 @@ def repeatable(seed: int) -> Iterator[None]:
             torch.set_num_threads(threads)
 
 
-def _train_task(session: Session, curve: Curve, number: int, task: str, *, progress: bool) -> Row:
+def _train_task(session: AnySession, curve: Curve, number: int, task: str, *, progress: bool) -> Row:
     frames, start = session.run.frames_of(task), curve.step
     agent, begun = session.agent, time.perf_counter()
     updates = agent.updates

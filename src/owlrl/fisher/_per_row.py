@@ -52,5 +52,6 @@ def vectorized(problem: Problem, rows: Rows) -> Sums:
         warnings.filterwarnings("ignore", message="There is a performance drop")
         for piece in rows.chunks(size, problem.device):
             for name, gradient in per_row(parameters, piece.inputs, piece.targets, piece.root_count).items():
-                sums[name] += gradient.to(sums[name].dtype).square().sum(0)
+                # an objective may ask other networks too (an actor's loss its critics)
+                sums[name] += gradient.detach().to(sums[name].dtype).square().sum(0)
     return sums

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from owlrl.errors import OwlStateError, OwlTypeError, OwlValueError, int_problem, raise_problems
+from owlrl.errors import OwlStateError, OwlTypeError, OwlValueError, int_problem
 from owlrl.heads.growth import extend_optimizer, shrink_optimizer
 from owlrl.heads.linear import MultiHeadLinear, occurring, pad_columns
-from owlrl.modes import eval_mode
+from owlrl.heads.output_layers import check_promotable, find_output_layers
+from owlrl.heads.view import Call, NetworkView, joined
 from owlrl.types import HeadPointer, check_head, check_heads
 
 __all__ = ["PromotedNetwork", "find_output_layers", "promote_output_layers"]
@@ -23,7 +24,8 @@ HEAD_INFIX = "extra_heads."
 class PromotedNetwork:
     """Somebody's network whose output layers have a head per task; the network itself stays theirs.
 
-    Made by `promote_output_layers`. Satisfies `owlrl.protocols.MultiHead`.
+    Made by `promote_output_layers`. Satisfies `owlrl.protocols.MultiHead`. A network with several
+    outputs answers with all of them side by side.
 
     >>> import torch
     >>> from torch import nn
@@ -38,12 +40,15 @@ class PromotedNetwork:
     PromotedNetwork(Sequential, layers=['2'], num_heads=2)
     """
 
-    def __init__(self, module: nn.Module, layers: Sequence[str], pointer: HeadPointer) -> None:
-        self.module = module
+    def __init__(
+        self, network: nn.Module, layers: Sequence[str], pointer: HeadPointer, call: Call | None = None
+    ) -> None:
+        self.module = network if call is None else NetworkView(network, call)
+        self._network = network
         self.layers = tuple(layers)
         self.pointer = pointer
         for name in self.layers:
-            layer = module.get_submodule(name)
+            layer = network.get_submodule(name)
             assert isinstance(layer, nn.Linear)
             MultiHeadLinear.promote(layer, pointer)
 
@@ -149,14 +154,14 @@ class PromotedNetwork:
             shrink_optimizer(optimizer, extra)
         for layer in self._layers():
             layer.demote(head)
-        return self.module
+        return self._network
 
     def __repr__(self) -> str:
-        name = type(self.module).__name__
+        name = type(self._network).__name__
         return f"PromotedNetwork({name}, layers={list(self.layers)}, num_heads={self.num_heads})"
 
     def _layers(self) -> list[MultiHeadLinear]:
-        layers = [self.module.get_submodule(name) for name in self.layers]
+        layers = [self._network.get_submodule(name) for name in self.layers]
         return [layer for layer in layers if isinstance(layer, MultiHeadLinear)]
 
     def _uniform(self) -> bool:
@@ -164,8 +169,7 @@ class PromotedNetwork:
         return all(len(size) == 1 for size in sizes)
 
     def _output(self, *inputs: Tensor) -> Tensor:
-        out: Tensor = self.module(*inputs)
-        return out
+        return joined(self.module(*inputs))
 
 
 def promote_output_layers(
@@ -174,6 +178,7 @@ def promote_output_layers(
     example: Tensor | Sequence[Tensor] | None = None,
     layers: Sequence[str] | None = None,
     pointer: HeadPointer | None = None,
+    call: Call | None = None,
 ) -> PromotedNetwork:
     """Turn the output ``nn.Linear`` layer(s) of ``network`` into multi-head ones, in place.
 
@@ -182,11 +187,14 @@ def promote_output_layers(
     For a target network call it again with ``layers=`` and ``pointer=`` of the first result.
 
     Args:
-        network: any module that maps a batch to (B, outputs).
+        network: any module that maps a batch to (B, outputs), or to a tuple of such tensors.
         example: an input to find the output layers with, one row is enough (zeros do); not
             needed where the first layer is an ``nn.Linear`` or ``layers`` is given.
         layers: names of the output layers, if they are not to be searched for.
         pointer: the active head to follow; a new one by default.
+        call: how the network is asked, ``call(network, *inputs)``, where its plain call is not it
+            (an actor that samples) or gives a tuple: `PromotedNetwork.module`, which regularizers
+            call, is then a view of the network that answers with one tensor.
 
     >>> import copy
     >>> from torch import nn
@@ -207,84 +215,9 @@ def promote_output_layers(
         raise OwlTypeError(
             f"promote_output_layers: layers is {layers!r}; expected a list of names, [{layers!r}]"
         )
-    names = find_output_layers(network, example) if layers is None else list(layers)
+    names = find_output_layers(network, example, call=call) if layers is None else list(layers)
     check_promotable(network, names)
-    return PromotedNetwork(network, names, HeadPointer() if pointer is None else pointer)
-
-
-def check_promotable(network: nn.Module, layers: Sequence[str]) -> None:
-    """Raise, naming all that is wrong and the candidates, unless every layer can be given heads.
-
-    >>> from torch import nn
-    >>> from owlrl.heads.promote import check_promotable
-    >>> check_promotable(nn.Sequential(nn.Linear(4, 2)), ["0"])
-    """
-    problems = [p for name in layers if (p := _unpromotable(network, name))]
-    if not layers:
-        problems.append("layers is empty; expected at least one name")
-    raise_problems("promote_output_layers", [*problems, _candidates(network)] if problems else [])
-
-
-def find_output_layers(network: nn.Module, example: Tensor | Sequence[Tensor] | None = None) -> list[str]:
-    """Names of the ``nn.Linear`` layers that produce the network's output.
-
-    Walks back from the output through the autograd graph to the first linear layer on each
-    path. Raises, naming the candidates, if a parameter lies between such a layer and the
-    output (a normalised or noisy last layer), or if the layer's weight is computed.
-
-    >>> from torch import nn
-    >>> from owlrl.heads import find_output_layers
-    >>> find_output_layers(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2), nn.Softmax(-1)))
-    ['2']
-    """
-    nodes, produced = _trace(network, _example(network, example))
-    found: set[str] = set()
-    seen = set()
-    while nodes:
-        node = nodes.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        if node in produced:
-            found.add(produced[node])
-        elif hasattr(node, "variable"):  # a leaf: a parameter reached without passing a linear layer
-            own = next((n for n, p in network.named_parameters() if p is node.variable), "a parameter")
-            raise OwlValueError(
-                f"find_output_layers: {own!r} lies between the last nn.Linear and the output (a normalised, "
-                f"noisy or parametrised layer?); {_candidates(network)}"
-            )
-        else:
-            nodes.extend(parent for parent, _ in node.next_functions)
-    if not found:
-        raise OwlValueError(f"find_output_layers: no nn.Linear produces the output; {_candidates(network)}")
-    return [name for name, _ in network.named_modules() if name in found]
-
-
-def _trace(network: nn.Module, inputs: Sequence[Tensor]) -> tuple[list[Any], dict[Any, str]]:
-    """The outputs' autograd nodes, and which linear layer produced which node."""
-    produced: dict[Any, str] = {}
-
-    def remember(name: str) -> Any:
-        def hook(_module: nn.Module, _inputs: object, output: Tensor) -> None:
-            produced[output.grad_fn] = name
-
-        return hook
-
-    layers = [(name, module) for name, module in network.named_modules() if isinstance(module, nn.Linear)]
-    handles = [module.register_forward_hook(remember(name)) for name, module in layers]
-    try:
-        with eval_mode(network), torch.enable_grad():
-            output = network(*inputs)
-    except RuntimeError as error:
-        shapes = [tuple(x.shape) for x in inputs]
-        raise OwlValueError(
-            f"find_output_layers: {type(network).__name__} could not be called with inputs of shape {shapes} "
-            f"({error}); pass example= with an input that fits, or layers=; {_candidates(network)}"
-        ) from error
-    finally:
-        for handle in handles:
-            handle.remove()
-    return [out.grad_fn for out in ([output] if isinstance(output, Tensor) else output)], produced
+    return PromotedNetwork(network, names, HeadPointer() if pointer is None else pointer, call)
 
 
 def _or_none(function: Any, *inputs: Tensor) -> Tensor | None:
@@ -310,35 +243,3 @@ def _new_linear(like: nn.Linear, init: str, num_actions: int | None) -> nn.Linea
             if new.bias is not None:
                 new.bias.copy_(like.bias)
     return new.train(like.training)
-
-
-def _example(network: nn.Module, example: Tensor | Sequence[Tensor] | None) -> Sequence[Tensor]:
-    if isinstance(example, Tensor):
-        return (example,)
-    if example is not None:
-        return example
-    first = next((m for m in network.modules() if not any(True for _ in m.children())), None)
-    if not isinstance(first, nn.Linear):
-        raise OwlValueError(
-            f"find_output_layers: {type(network).__name__} does not start with an nn.Linear, so the shape of "
-            "its input is not known; pass example=torch.zeros(1, *observation_shape) or layers=[...]; "
-            + _candidates(network)
-        )
-    return (torch.zeros(1, first.in_features, device=first.weight.device, dtype=first.weight.dtype),)
-
-
-def _unpromotable(network: nn.Module, name: str) -> str | None:
-    try:
-        layer = network.get_submodule(name)
-    except AttributeError:
-        return f"there is no layer {name!r}"
-    if type(layer) is not nn.Linear:
-        return f"layer {name!r} is a {type(layer).__name__}; expected exactly nn.Linear"
-    if layer._parameters.get("weight") is None:
-        return f"the weight of layer {name!r} is computed by a hook (weight or spectral norm)"
-    return None
-
-
-def _candidates(network: nn.Module) -> str:
-    names = [name for name, module in network.named_modules() if type(module) is nn.Linear]
-    return f"pass layers=[...] with the output layers' names; its nn.Linear layers are {names}"

@@ -2,6 +2,9 @@
 
 from owlrl.learners.dqn import DQN, FAST, PAPER, DQNConfig
 from owlrl.learners.encoders import GridConv, GridMLP, mlp, one_hot_cells
+from owlrl.learners.gaussian import GaussianActor, GaussianCritics
+from owlrl.learners.sac import SAC
+from owlrl.learners.sac_config import SAC_FAST, SAC_PAPER, SACConfig
 from owlrl.learners.schedules import EpsilonSchedule
 from owlrl.learners.stepping import Stepper, Steps
 
@@ -9,10 +12,16 @@ __all__ = [
     "DQN",
     "FAST",
     "PAPER",
+    "SAC",
+    "SAC_FAST",
+    "SAC_PAPER",
     "DQNConfig",
     "EpsilonSchedule",
+    "GaussianActor",
+    "GaussianCritics",
     "GridConv",
     "GridMLP",
+    "SACConfig",
     "Stepper",
     "Steps",
     "mlp",

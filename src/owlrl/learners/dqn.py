@@ -13,8 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
-from owlrl.errors import NonFiniteError, OwlTypeError, OwlValueError, int_problem, raise_problems
+from owlrl.errors import NonFiniteError, OwlTypeError, OwlValueError, int_problem
 from owlrl.heads import MultiHeadQ
+from owlrl.learners._loop import auto_device, progress
 from owlrl.learners.encoders import default_trunk
 from owlrl.learners.schedules import EpsilonSchedule
 from owlrl.learners.stepping import Stepper
@@ -62,7 +63,7 @@ class DQNConfig:
     dueling: bool = False
     update_every: int = 32
     learning_starts: int = 1_000
-    target_rate: float = 0.005
+    target_rate: float = 0.02
     target_every: int = 1
     epsilon: tuple[float, float] = (1.0, 0.2)
     epsilon_frames: int = 50_000
@@ -134,7 +135,7 @@ class DQN:
         self.env = env
         self.config = config
         self.num_actions = int(action_space.n)
-        self.device = torch.device(_auto_device() if device == "auto" else device)
+        self.device = auto_device(device)
         self.updates = 0
         self.head_of: Callable[[Transitions], int | None] = lambda batch: None
         """Which head a batch trains, None for the active one; rehearsal of old tasks sets it."""
@@ -174,7 +175,7 @@ class DQN:
         self.env = self.env if env is None else env
         stepper = Stepper(self.env, seed=None if self._seed is None else int(self._rng.integers(2**31)))
         settings, owed = self.config, 0
-        with _progress(frames, progress_bar) as bar:
+        with progress("DQN.learn", frames, show=progress_bar) as bar:
             for seen in range(stepper.num_envs, frames + stepper.num_envs, stepper.num_envs):
                 random = seen <= settings.learning_starts
                 steps = stepper.step(self.explore(stepper.observation, 1.0 if random else self.epsilon.value))
@@ -271,30 +272,3 @@ class DQN:
 
     def __repr__(self) -> str:
         return f"DQN({type(self.q.trunk).__name__}, updates={self.updates}, device={self.device})"
-
-
-def _auto_device() -> str:
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-class _Silent:
-    """A progress bar that shows nothing."""
-
-    def __enter__(self) -> _Silent:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return None
-
-    def update(self, frames: int) -> None:
-        """Nothing to show."""
-
-
-def _progress(total: int, show: bool) -> Any:
-    if not show:
-        return _Silent()
-    try:
-        from tqdm.auto import tqdm
-    except ImportError as error:
-        raise_problems("DQN.learn", [f"progress_bar=True needs tqdm ({error}); pip install 'owlrl[cli]'"])
-    return tqdm(total=total, unit="frame", disable=None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -48,10 +49,14 @@ def one_hot_cells(image: Tensor) -> Tensor:
 
 def _ones(image: Tensor) -> Tensor:
     """Where `one_hot_cells` has its ones: (B, H, W, 3) → (B, H·W·3)."""
-    cells, width = image.shape[1:-1].numel(), sum(CHANNEL_SIZES)
-    starts = torch.tensor([0, *np.cumsum(CHANNEL_SIZES)[:-1]], device=image.device)
-    places = torch.arange(cells, device=image.device)[:, None] * width + starts
-    return image.flatten(1).long() + places.flatten()
+    return image.flatten(1).long() + _zeroths(image.shape[1:-1].numel(), image.device)
+
+
+@cache
+def _zeroths(cells: int, device: torch.device) -> Tensor:
+    """Where the ones are if every object, colour and state is 0."""
+    starts = torch.tensor([0, *np.cumsum(CHANNEL_SIZES)[:-1]], device=device)
+    return (torch.arange(cells, device=device)[:, None] * sum(CHANNEL_SIZES) + starts).flatten()
 
 
 class GridMLP(nn.Module):

@@ -52,8 +52,14 @@ def strength_problems(strength: object) -> list[str]:
 
 
 def strength_of(strength: Strength, network: str) -> float:
-    """The strength for one network."""
-    return float(strength[network] if isinstance(strength, Mapping) else strength)
+    """The strength for one network; "critic" stands for "critic_0", "critic_1", … as well."""
+    return float(strength[_key(strength, network)] if isinstance(strength, Mapping) else strength)
+
+
+def _key(strength: Mapping[str, float], network: str) -> str:
+    """The name in ``strength`` that is meant for ``network``: its own, or that of all its like."""
+    kind, _, number = network.rpartition("_")
+    return kind if network not in strength and number.isdecimal() else network
 
 
 def network_problems(strength: Strength, networks: Mapping[str, MultiHead], *, every_name: bool) -> list[str]:
@@ -65,8 +71,9 @@ def network_problems(strength: Strength, networks: Mapping[str, MultiHead], *, e
         if not isinstance(network, MultiHead)
     ]
     if isinstance(strength, Mapping):
-        missing = sorted(set(networks) - set(strength))
-        unknown = sorted(set(strength) - set(networks)) if every_name else []
+        meant = {_key(strength, name) for name in networks}
+        missing = meant - set(strength)
+        unknown = set(strength) - meant if every_name else set()
         if missing or unknown:
             found.append(
                 f"strength is for {sorted(strength)}; expected the networks {sorted(networks)}; "

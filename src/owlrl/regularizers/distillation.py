@@ -32,7 +32,7 @@ __all__ = ["DistillationRegularizer", "distillation_loss"]
 
 
 def distillation_loss(output: Tensor, stored: Tensor) -> Tensor:
-    """``mean_b mean_a (output − stored)²``; output (B, A') and stored (B, A), A ≤ A' → a scalar.
+    """``mean_b mean_a (output − stored)²``; output (B, A') and stored (B, A) → a scalar.
 
     Where ``stored`` is −∞ the row's head has no such output: left out of that row's mean.
 
@@ -42,8 +42,10 @@ def distillation_loss(output: Tensor, stored: Tensor) -> Tensor:
     >>> distillation_loss(torch.tensor([[1.0, 2.0], [5.0, 0.0]]), stored)
     tensor(2.2500)
     """
+    width = min(output.shape[1], stored.shape[1])  # either may be padded for a head that no row has
+    output, stored = output[:, :width], stored[:, :width]
     absent = torch.isneginf(stored)
-    difference = output[:, : stored.shape[1]].masked_fill(absent, 0.0) - stored.masked_fill(absent, 0.0)
+    difference = output.masked_fill(absent, 0.0) - stored.masked_fill(absent, 0.0)
     present = (~absent).sum(1).clamp(min=1)
     return (difference.square().sum(1) / present).mean()
 

@@ -63,7 +63,8 @@ class EWCRegularizer:
     learner's own gradient clipping. Running statistics (BatchNorm) are not protected.
 
     Args:
-        strength: λ, or one per network name, e.g. ``{"actor": 10.0, "critic": 500.0}``; 0 is free.
+        strength: λ, or one per network name, e.g. ``{"actor": 10.0, "critic": 500.0}``, where "critic"
+            stands for "critic_0", "critic_1", … too; 0 leaves a network free.
         importance: "output" differentiates the network's output (for a Q-network Q(s, a)), "loss"
             the learner's loss, which nearly vanishes once a task has been learned.
         max_samples: rows the importance is computed from, at most; evenly spread over those given.

@@ -1,0 +1,1 @@
+"""What learners described by their parts (`QLearner`, `ActorCriticLearner`) have in common."""

@@ -1,0 +1,45 @@
+"""Objects of other libraries, turned into what the wrapper works with by the adapter that knows them."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+from owlrl.protocols import OffPolicyLearner
+
+__all__ = ["as_env", "as_learner"]
+
+ADAPTERS = {"sb3_contrib": "owlrl.adapters.sb3", "stable_baselines3": "owlrl.adapters.sb3"}
+
+
+def as_learner(item: Any) -> OffPolicyLearner:
+    """What an adapter makes of ``item``; ``item`` itself if it comes from no library that is known.
+
+    An adapter is imported only when something of its library is there.
+
+    >>> from owlrl.adapting import as_learner
+    >>> as_learner("no model")
+    'no model'
+    """
+    adapter = _adapter(item)
+    learner: OffPolicyLearner = item if adapter is None else adapter.adapt(item)
+    return learner
+
+
+def as_env(env: Any) -> Any:
+    """A library's own kind of environment in Gymnasium's interface; any other as it is.
+
+    >>> from owlrl.adapting import as_env
+    >>> as_env("no environment")
+    'no environment'
+    """
+    adapter = _adapter(env)
+    return env if adapter is None else adapter.adapt_env(env)
+
+
+def _adapter(item: Any) -> ModuleType | None:
+    """The adapter for the first library that ``item``'s class comes from, its bases included."""
+    libraries = (base.__module__.partition(".")[0] for base in type(item).__mro__)
+    found = next((ADAPTERS[name] for name in libraries if name in ADAPTERS), None)
+    return None if found is None else import_module(found)

@@ -1,0 +1,262 @@
+"""Pictures of results: functions that take rows and give matplotlib figures, without a screen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from owlrl.errors import OwlValueError, raise_problems
+from owlrl.experiments._style import (
+    INK,
+    QUIET,
+    colour,
+    count,
+    dashes,
+    hatch,
+    label,
+    new_figure,
+    plain,
+    whole_steps,
+)
+from owlrl.experiments.policies import ORACLE
+from owlrl.experiments.results import Result
+from owlrl.experiments.summary import Group, group_by_run
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["draw_probabilities", "head_probabilities", "learning_curves"]
+
+FloatArray = npt.NDArray[np.float64]
+MARKERS = "osDv^"  # of the policies that are looked at after each task only
+
+
+def learning_curves(results: Iterable[Result]) -> Figure:
+    """How well each task is solved while one after the other is trained: a row per task, a column per method.
+
+    The line is the mean over seeds with the head told, the shade around it one standard deviation;
+    marks are policies that are not told. Every background band has the colour of the task in training then.
+
+    Args:
+        results: of one sequence of tasks, of any methods and seeds; rows of kind "score" and "training".
+
+    >>> from owlrl.experiments import Result, Run, learning_curves
+    >>> rows = [{"kind": "training", "round": 0, "task": "a", "start": 0, "end": 9},
+    ...         {"kind": "score", "step": 9, "task": "a", "policy": "oracle", "score": 1.0}]
+    >>> figure = learning_curves([Result(Run("SC2"), rows, {})])
+    >>> figure.axes[0].get_ylabel()
+    'a'
+    """
+    groups = group_by_run(results)
+    tasks = _tasks(groups)
+    height = 0.65 if len(tasks) > 6 else max(0.95, 2.4 / len(tasks))
+    wide = 3.1 if len(groups) > 1 else 5.0
+    figure = new_figure(1.4 + wide * len(groups), 1.3 + height * len(tasks), what="learning_curves")
+    panels = figure.subplots(len(tasks), len(groups), sharex="col", sharey=True, squeeze=False)
+    rows = [row for group in groups for result in group.results for row in result.select("score")]
+    adaptive = [policy for policy in dict.fromkeys(row["policy"] for row in rows) if policy != ORACLE]
+    shares = all(0 <= row["score"] <= 1 for row in rows)
+    for column, group in enumerate(groups):
+        for number, task in enumerate(tasks):
+            axes = panels[number][column]
+            _bands(axes, group.results[0], tasks)
+            _curve(axes, group, task, ORACLE, color=colour(number), linestyle=dashes(number))
+            for place, policy in enumerate(adaptive):
+                _marks(axes, group, task, policy, place=place, of=len(adaptive), color=colour(number))
+        seeds = count(len(group.results), "seed")
+        panels[0][column].set_title(f"{label(group.label)}\n{seeds}", fontsize=10)
+        panels[-1][column].set_xlabel("frames of all tasks so far", fontsize=9)
+        panels[-1][column].xaxis.set_major_formatter(_thousands)
+    for number, task in enumerate(tasks):
+        axes = panels[number][0]
+        axes.set_ylabel(label(task), rotation=0, ha="right", va="center", color=colour(number), fontsize=9)
+        if shares:
+            axes.set(ylim=(-0.12, 1.12), yticks=[0, 1])
+    figure.supylabel("share of episodes solved" if shares else "mean return", fontsize=9)
+    _key(figure, adaptive, shade=any(len(group.results) > 1 for group in groups))
+    return figure
+
+
+def head_probabilities(trace: Mapping[str, Any]) -> Figure:
+    """One episode: which head acted, how likely each was to act, and how badly each explained what happened.
+
+    Args:
+        trace: a row of kind "trace": ``task``, ``policy``, ``heads``, ``success``, ``arms`` (T),
+            ``probabilities`` and ``losses`` (T, n).
+
+    >>> from owlrl.experiments import head_probabilities
+    >>> figure = head_probabilities({
+    ...     "task": "right", "policy": "hedge+td", "heads": ["left", "right"], "success": True,
+    ...     "arms": [0, 1], "probabilities": [[0.5, 0.5], [0.1, 0.9]], "losses": [[2.0, 0.1], [1.0, 0.2]]})
+    >>> len(figure.axes)
+    3
+    """
+    heads, arms = list(trace["heads"]), np.asarray(trace["arms"], dtype=np.int64)
+    probabilities, losses = np.asarray(trace["probabilities"], float), np.asarray(trace["losses"], float)
+    raise_problems("head_probabilities", _trace_problems(len(heads), arms, probabilities, losses))
+    figure = new_figure(7.8, max(3.9, 1.6 + 0.21 * len(heads)), what="head_probabilities")
+    acted, upper, lower = figure.subplots(3, 1, sharex=True, height_ratios=(0.14, 1, 1))
+    draw_acting(acted, arms)
+    acted.set_ylabel("acts", rotation=0, ha="right", va="center", fontsize=9)
+    draw_probabilities(upper, probabilities, heads)
+    excess = np.cumsum(losses, axis=0)
+    excess = excess - excess.min(axis=1, keepdims=True)
+    for k in range(len(heads)):
+        _steps(lower, excess[:, k], k)
+    lower.set(xlabel="step of the episode", ylabel="loss so far\nabove the least", xlim=(0, len(arms)))
+    lower.set_ylim(-0.03 * (top := float(excess.max()) or 1.0), 1.05 * top)
+    whole_steps(lower)
+    for axes in (upper, lower):
+        plain(axes)
+    names = [f"{label(name)} (right)" if name == trace["task"] else label(name) for name in heads]
+    lines = upper.get_lines()[: len(heads)]
+    legend = figure.legend(lines, names, loc="outside right center", fontsize=9, frameon=False, title="head")
+    for text, name in zip(legend.get_texts(), heads, strict=True):
+        text.set_fontweight("bold" if name == trace["task"] else "normal")
+    about = f"{label(trace['policy'])} in {label(trace['task'])}"
+    acted.set_title(f"{about}: {outcome(trace)}", fontsize=10, loc="left")
+    return figure
+
+
+def outcome(trace: Mapping[str, Any]) -> str:
+    """How an episode ended, in words; where there is nothing to solve, how long it was."""
+    steps, success = count(len(trace["arms"]), "step"), trace.get("success")
+    return steps if success is None else f"{'solved' if success else 'not solved'} in {steps}"
+
+
+def draw_probabilities(axes: Axes, probabilities: npt.ArrayLike, heads: Sequence[str]) -> None:
+    """Draw the probability (T, n) of each head at each step into axes, a labelled line per head.
+
+    >>> from matplotlib.figure import Figure
+    >>> from owlrl.experiments.plots import draw_probabilities
+    >>> axes = Figure().subplots()
+    >>> draw_probabilities(axes, [[0.5, 0.5], [0.1, 0.9]], ["left", "right"])
+    >>> [line.get_label() for line in axes.get_lines()]
+    ['left', 'right']
+    """
+    values = np.asarray(probabilities, dtype=np.float64)
+    for k, name in enumerate(heads):
+        _steps(axes, values[:, k], k, label=label(name))
+    axes.set(ylabel="probability", ylim=(-0.03, 1.03), xlim=(0, len(values)))
+
+
+def draw_acting(axes: Axes, arms: npt.NDArray[np.int64]) -> None:
+    """A bar along the episode in the colours of the heads that acted."""
+    starts = np.flatnonzero(np.diff(arms, prepend=-1))
+    ends = np.append(starts[1:], len(arms))
+    for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+        head = int(arms[start])
+        look: dict[str, Any] = {"color": colour(head), "hatch": hatch(head), "edgecolor": "white", "lw": 0}
+        axes.barh(0, end - start, 1, left=start, **look)
+    axes.set(ylim=(-0.5, 0.5), xlim=(0, len(arms)), yticks=[])
+    axes.tick_params(axis="x", length=0)
+    axes.spines[:].set_visible(False)
+
+
+def _steps(axes: Axes, values: FloatArray, head: int, **more: Any) -> None:
+    """A value for each step, held until the next: step t reaches from t to t + 1."""
+    held = np.append(values, values[-1:])
+    look: dict[str, Any] = {"color": colour(head), "linestyle": dashes(head), **more}
+    axes.plot(np.arange(len(held)), held, drawstyle="steps-post", lw=1.7 if len(held) < 150 else 1.1, **look)
+
+
+def _tasks(groups: Sequence[Group]) -> list[str]:
+    """The tasks in the order they are trained in; the same in all groups."""
+    sequences = {
+        tuple(dict.fromkeys(row["task"] for row in result.select("training")))
+        for group in groups
+        for result in group.results
+    }
+    if len(sequences) != 1 or not all(sequences):
+        found = " and ".join(str(list(sequence)) for sequence in sorted(sequences)) or "none"
+        raise OwlValueError(
+            f"learning_curves: the tasks in training are {found}; expected results of one sequence of tasks"
+        )
+    return list(sequences.pop())
+
+
+def _bands(axes: Axes, result: Result, tasks: Sequence[str]) -> None:
+    spans = result.select("training")
+    for row in spans:
+        k = tasks.index(row["task"])
+        axes.axvspan(
+            row["start"], row["end"], facecolor=colour(k), alpha=0.16, lw=0, hatch=hatch(k), edgecolor="white"
+        )
+    axes.set_xlim(spans[0]["start"], max(row["end"] for row in spans))
+    axes.locator_params(axis="x", nbins=5)
+    plain(axes)
+
+
+def _curve(axes: Axes, group: Group, task: str, policy: str, **style: Any) -> None:
+    steps, mean, low, high = _over_seeds(group, task, policy)
+    if not steps:
+        return
+    lone = len(steps) == 1
+    axes.plot(steps, mean, lw=1.8, marker="o" if lone else "", ms=4, clip_on=not lone, **style)
+    if len(group.results) > 1:
+        axes.fill_between(steps, low, high, color=style["color"], alpha=0.25, lw=0)
+
+
+def _marks(axes: Axes, group: Group, task: str, policy: str, *, place: int, of: int, color: str) -> None:
+    steps, mean, *_ = _over_seeds(group, task, policy)
+    if not steps:
+        return
+    width = np.ptp(axes.get_xlim())
+    shift = (place - (of - 1)) * 0.03 * width  # side by side where they would cover each other
+    mark: dict[str, Any] = {"marker": MARKERS[place % len(MARKERS)], "mec": color, "mew": 1.3, "ms": 5}
+    axes.plot(np.asarray(steps) + shift, mean, ls="none", clip_on=False, zorder=3, mfc="white", **mark)
+
+
+def _over_seeds(group: Group, task: str, policy: str) -> tuple[list[int], FloatArray, FloatArray, FloatArray]:
+    """Steps, and over seeds at each: the mean, and one standard deviation below and above it.
+
+    No further than the least and the largest score, so that no share is drawn above 1.
+    """
+    found: dict[int, list[float]] = {}
+    for result in group.results:
+        for row in result.select("score", task=task, policy=policy):
+            found.setdefault(row["step"], []).append(row["score"])
+    steps = sorted(found)
+    least, most, mean, spread = (
+        np.array([f(found[step]) for step in steps], dtype=np.float64) for f in (min, max, np.mean, np.std)
+    )
+    return steps, mean, np.maximum(mean - spread, least), np.minimum(mean + spread, most)
+
+
+def _key(figure: Figure, adaptive: Sequence[str], *, shade: bool) -> None:
+    """What line, shade, marks and bands mean, below the panels."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    told = "head told, mean over seeds" if shade else "head told"
+    parts: list[tuple[Any, str]] = [(Line2D([], [], color=INK, lw=1.8), told)]
+    if shade:
+        parts.append((Patch(color=INK, alpha=0.25, lw=0), "± one standard deviation"))
+    for place, policy in enumerate(adaptive):
+        mark = Line2D([], [], ls="none", marker=MARKERS[place % len(MARKERS)], mfc="white", mec=INK)
+        parts.append((mark, f"not told: {label(policy)}"))
+    parts.append((Patch(facecolor=QUIET, alpha=0.3, lw=0), "the task of that colour is in training"))
+    handles, texts = zip(*parts, strict=True)
+    columns = min(len(parts), max(2, int(figure.get_figwidth() / 2.9)))
+    figure.legend(handles, texts, loc="outside lower center", ncols=columns, fontsize=9, frameon=False)
+
+
+def _thousands(value: float, position: int | None = None) -> str:
+    if value >= 1e6:
+        return f"{value / 1e6:g}M"
+    return f"{value / 1e3:g}k" if value >= 1e3 else f"{value:g}"
+
+
+def _trace_problems(heads: int, arms: Any, probabilities: Any, losses: Any) -> list[str]:
+    shape = (len(arms), heads)
+    if arms.ndim != 1 or not len(arms):
+        return [f"arms have shape {arms.shape}; expected (T,) with T >= 1"]
+    return [
+        f"{name} have shape {array.shape}; expected {shape}, steps and heads"
+        for name, array in (("probabilities", probabilities), ("losses", losses))
+        if array.shape != shape
+    ]

@@ -1,0 +1,247 @@
+"""`write_report`: all that a directory of results has to show, on one page."""
+
+from __future__ import annotations
+
+import io
+import os
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import owlrl
+from owlrl.checkpoint import write_atomically
+from owlrl.errors import OwlError, OwlValueError, int_problem, raise_problems
+from owlrl.experiments import _html
+from owlrl.experiments._optional import optional
+from owlrl.experiments._retrace import commands_for
+from owlrl.experiments._style import count
+from owlrl.experiments.control import ControlSession, load_session
+from owlrl.experiments.frames import Recording, frame_strip, record_episode, write_gif
+from owlrl.experiments.plots import head_probabilities, learning_curves
+from owlrl.experiments.policies import ORACLE
+from owlrl.experiments.results import Result, read_result
+from owlrl.experiments.session import Session
+from owlrl.experiments.summary import Group
+from owlrl.experiments.tables import markdown_tables, sections
+from owlrl.experiments.value_maps import q_heatmap, value_map
+
+__all__ = ["write_report"]
+
+SIDE_BY_SIDE = 4  # methods in one picture of learning curves
+DEMO = "demo.png"  # what `owlrl demo` draws
+
+
+def write_report(
+    directory: str | os.PathLike[str], output: str | os.PathLike[str] | None = None, *, episodes: int = 3
+) -> Path:
+    """Write tables and pictures of all results in a directory into one HTML file that needs nothing else.
+
+    Results of `run_experiment` (``owlrl train``, ``owlrl reproduce``) give tables, learning curves and the
+    heads' probabilities; where the checkpoint of a run lies beside its result, also frames, GIFs and what
+    each head values where. A study that is not complete gives what it has. Files that cannot be read are
+    named in the report.
+
+    Args:
+        directory: of results.
+        output: the file; ``report.html`` in the directory if left out.
+        episodes: how many episodes of each method are shown, each of another task; 0 for none.
+
+    Returns:
+        Where the report is.
+
+    >>> import tempfile
+    >>> from owlrl.experiments import Result, Run, write_report, write_result
+    >>> row = {"kind": "evaluation", "policy": "oracle", "set": "seen", "task": "a", "success": 1.0}
+    >>> directory = tempfile.mkdtemp()
+    >>> _ = write_result(directory, Result(Run("SC2"), [row], {}))
+    >>> "1.00 [1.00, 1.00]" in write_report(directory).read_text(encoding="utf-8")
+    True
+    """
+    raise_problems("write_report", filter(None, [int_problem("episodes", episodes, least=0)]))
+    for module in ("matplotlib.figure", "PIL.Image"):  # before anything takes time
+        optional(module, extra="plots", what="a report")
+    source = Path(directory)
+    results, unreadable = _read(source)
+    body = list(_page(source, results, unreadable, episodes))
+    target = source / "report.html" if output is None else Path(output)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(target, _html.page(f"owlrl: {source.name or source}", body).encode("utf-8"))
+    return target
+
+
+def _read(directory: Path) -> tuple[list[Result], list[str]]:
+    """All results, and why other files are none."""
+    if not directory.is_dir():
+        raise OwlValueError(f"write_report: directory is {directory}; there is no such directory")
+    results, unreadable = [], []
+    for path in sorted(directory.glob("*.jsonl")):
+        try:
+            results.append(read_result(path))
+        except OwlError as error:
+            unreadable.append(str(error))
+    if not results and not (directory / DEMO).is_file():
+        again = f"owlrl train --output {shlex.quote(str(directory))}"
+        others = "".join(f"; {problem}" for problem in unreadable)
+        raise OwlValueError(f"write_report: {directory} has no results; make some, e.g. {again}{others}")
+    return results, unreadable
+
+
+def _page(directory: Path, results: list[Result], unreadable: list[str], episodes: int) -> Iterator[str]:
+    yield f"<h1>{escape(directory.resolve().name)}: what was run and what came of it</h1>"
+    yield _html.items(_facts(results))
+    found = sections(results)
+    if len(found) > 1:
+        links = "".join(f'<li><a href="#s{k}">{escape(title)}</a></li>' for k, title in enumerate(found))
+        yield f"<nav><ol>{links}</ol></nav>"
+    if results:
+        yield "<h3>To make them again</h3>" + _html.code(commands_for([result.run for result in results]))
+    if unreadable:
+        yield "<h3>Files that were left out</h3>" + _html.code(unreadable)
+    if (directory / DEMO).is_file():
+        yield "<h2>The demonstration</h2>"
+        drawn = (directory / DEMO).read_bytes()
+        yield _html.image(drawn, kind="png", text="the picture of owlrl demo", caption="Drawn by owlrl demo.")
+    for k, (title, groups) in enumerate(found.items()):
+        yield f'<h2 id="s{k}">{escape(title)}</h2>'
+        yield from _section(directory, groups, results, episodes)
+
+
+def _facts(results: Sequence[Result]) -> dict[str, str]:
+    """Where the results come from; everything that differs between them is listed."""
+    infos = [result.info for result in results]
+    versions = [info.get("versions") or {} for info in infos]
+    names = sorted({name for found in versions for name in found})
+    started = [info["started"] for info in infos if "started" in info]
+    hours = sum(sum(info["seconds"].values()) for info in infos if "seconds" in info) / 3600
+    facts = {
+        "this report": f"{datetime.now().astimezone():%Y-%m-%d %H:%M %Z}, owlrl {owlrl.__version__}",
+        "results": count(len(results), "run"),
+        "started": " to ".join(sorted({f"{datetime.fromtimestamp(t):%Y-%m-%d}" for t in _ends(started)})),
+        "computing time": f"{hours:.2f} h" if hours else "",
+        "versions": ", ".join(f"{name} {_all(found.get(name) for found in versions)}" for name in names),
+        "git revision": _all(info.get("git") for info in infos),
+        "machine": _all(f"{info['machine']}, {info['cpus']} CPUs" for info in infos if "machine" in info),
+    }
+    return {name: text for name, text in facts.items() if text}
+
+
+def _ends(numbers: list[float]) -> list[float]:
+    return [min(numbers), max(numbers)] if numbers else []
+
+
+def _all(values: Any) -> str:
+    return " / ".join(sorted({str(value) for value in values if value is not None}))
+
+
+def _section(
+    directory: Path, groups: Sequence[Group], results: Sequence[Result], episodes: int
+) -> Iterator[str]:
+    own = [result for group in groups for result in group.results]
+    yield _html.tables(markdown_tables(own, reference=results))
+    followed = [group for group in groups if all(result.select("training") for result in group.results)]
+    if followed:
+        yield "<h3>Learning curves</h3>"
+        for part in np.array_split(np.arange(len(followed)), -(-len(followed) // SIDE_BY_SIDE)):
+            chosen = [followed[k] for k in part]
+            text = "success of each task over training: " + ", ".join(group.label for group in chosen)
+            yield _html.drawing(learning_curves(r for g in chosen for r in g.results), text=text)
+    if episodes:
+        for group in groups:
+            yield from _Method(directory, group, episodes).parts()
+
+
+@dataclass(frozen=True)
+class _Method:
+    """The pictures of one method: episodes of a few tasks, and what its heads value."""
+
+    directory: Path
+    group: Group
+    episodes: int
+
+    def parts(self) -> Iterator[str]:
+        result, session, problem = self._session()
+        shown = list(self._recorded(session) if session is not None else self._kept(result))
+        if not (shown or problem):
+            return
+        yield f"<h3>{escape(self.group.label)}, seed {result.run.seed}: one episode per task</h3>"
+        if problem:
+            yield _html.paragraph(f"The checkpoint could not be used: {problem}")
+        yield from shown
+        if isinstance(session, Session) and session.heads:
+            yield _values(session)
+
+    def _session(self) -> tuple[Result, Session | ControlSession | None, str]:
+        """The first result that has a checkpoint, and what was loaded; or the first result alone."""
+        for result in self.group.results:
+            path = self.directory / f"{result.run.id}.safetensors"
+            if path.is_file():
+                try:
+                    return result, load_session(path), ""
+                except (OwlError, OSError, RuntimeError, KeyError) as error:
+                    return result, None, f"{path.name}: {error}"
+        return self.group.results[0], None, ""
+
+    def _recorded(self, session: Session | ControlSession) -> Iterator[str]:
+        policy = self._best(self.group.policies()) or ORACLE
+        told = "told the task" if policy == ORACLE else "not told the task"
+        about = f"{policy}, {told}" if session.run.recipe.heads else "one head for all tasks"
+        for task in _some(list(session.heads), self.episodes):
+            recording = record_episode(session, task, policy=policy)
+            text = f"frames of an episode in {task}: {recording.end}"
+            yield _html.drawing(frame_strip(recording), text=text, caption=f"{task}: {about}.")
+            if len(recording.trace["heads"]) > 1:
+                yield f'<div class="side">{_probabilities(recording.trace)}{_moving(recording)}</div>'
+
+    def _kept(self, result: Result) -> Iterator[str]:
+        """Traces that lie in the result, of the best policy that has any."""
+        rows = result.select("trace")
+        policy = self._best(dict.fromkeys(row["policy"] for row in rows))
+        own = [row for row in rows if row["policy"] == policy]
+        for row in _some(own, self.episodes):
+            yield _probabilities(row)
+
+    def _best(self, policies: Any) -> str | None:
+        """Of those that find the task by evidence, the one that solves most."""
+        evaluated = self.group.policies()
+        scores = {
+            policy: self.group.scores(policy).mean() if policy in evaluated else 0.0
+            for policy in policies
+            if "+" in policy  # selector+evidence
+        }
+        return max(scores, key=lambda policy: scores[policy]) if scores else None
+
+
+def _values(session: Session) -> str:
+    maps = [
+        value_map(session.agent.q, session.run.specs[task](disable_env_checker=True), head=head, name=task)
+        for task, head in session.heads.items()
+    ]
+    caption = (
+        "What the head of each task values: the largest Q-value in each cell of its level as it begins, "
+        "and where it goes from there. The circle is the start."
+    )
+    return _html.drawing(q_heatmap(maps), text="Q-values over the levels", caption=caption)
+
+
+def _probabilities(trace: dict[str, Any]) -> str:
+    text = f"probability and evidence of each head in an episode of {trace['task']}"
+    return _html.drawing(head_probabilities(trace), text=text)
+
+
+def _moving(recording: Recording) -> str:
+    file = io.BytesIO()
+    write_gif(recording, file)
+    text = f"the same episode of {recording.trace['task']}, moving"
+    return _html.image(file.getvalue(), kind="gif", text=text)
+
+
+def _some(things: list[Any], most: int) -> list[Any]:
+    """At most so many, from the first to the last at equal distances."""
+    places = np.linspace(0, len(things) - 1, min(most, len(things))).round().astype(int)
+    return [things[place] for place in places.tolist()]

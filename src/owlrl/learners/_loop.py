@@ -1,0 +1,41 @@
+"""What the learners' loops share beside the environment: a device and a progress bar."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from owlrl.errors import raise_problems
+
+__all__ = ["auto_device", "progress"]
+
+
+def auto_device(device: torch.device | str) -> torch.device:
+    """``device``, where "auto" is a GPU if there is one."""
+    found = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(found if device == "auto" else device)
+
+
+class _Silent:
+    """A progress bar that shows nothing."""
+
+    def __enter__(self) -> _Silent:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def update(self, frames: int) -> None:
+        """Nothing to show."""
+
+
+def progress(where: str, total: int, *, show: bool) -> Any:
+    """A progress bar of ``total`` frames, silent unless ``show``."""
+    if not show:
+        return _Silent()
+    try:
+        from tqdm.auto import tqdm
+    except ImportError as error:
+        raise_problems(where, [f"progress_bar=True needs tqdm ({error}); pip install 'owlrl[cli]'"])
+    return tqdm(total=total, unit="frame", disable=None)

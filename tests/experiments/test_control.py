@@ -1,0 +1,232 @@
+"""SAC on opposed Pendulums: the session, its episodes, its evaluation, and what is written of it."""
+
+from __future__ import annotations
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from owlrl.envs import PendulumVectorEnv, TaskSpec, pendulums
+from owlrl.errors import OwlStateError, OwlValueError
+from owlrl.experiments import (
+    METHODS,
+    STUDIES,
+    ControlSession,
+    Session,
+    evaluate,
+    evaluate_session,
+    run_experiment,
+    study_runs,
+    train,
+)
+from owlrl.experiments.control import PendulumLanes, final_angles, load_session
+from owlrl.experiments.episodes import run_lanes
+from owlrl.learners import SAC_PAPER
+from owlrl.replay import SharedReplay
+
+from .helpers import tiny, tiny_control
+
+LEFT, RIGHT = "pendulum+90", "pendulum-90"
+SEEN = ("oracle", "hedge+nll", "hedge+reward", "paper+td-squared", "paper+nll-raw", "random")
+
+
+@pytest.fixture(scope="module")
+def session():
+    return train(tiny_control(policies=SEEN))[0]
+
+
+@given(arrays(np.float64, (7, 3), elements=st.floats(-10, 10)), st.integers(1, 7))
+def test_final_angle_is_the_direction_of_the_mean_unit_vector(angles, last):
+    mean = np.exp(1j * angles[-last:]).mean(axis=0)
+    found = np.exp(1j * np.radians(final_angles(angles, last=last)))
+    assert found * np.abs(mean) == pytest.approx(mean, abs=1e-9)
+
+
+def test_lanes_are_the_environment(session):
+    """Returns, angles and starts, against one environment that is stepped by the same policy."""
+    lanes = PendulumLanes(list(session.tasks.values()), 2, seed=3)
+    found = run_lanes(session.policy("oracle", [LEFT, LEFT, RIGHT, RIGHT]), lanes)
+    angles = np.array(lanes.angles)
+    assert found.lengths.tolist() == [[20] * 4] and angles.shape == (20, 4)
+    for lane, (task, start) in enumerate([(LEFT, 3), (LEFT, 4), (RIGHT, 3), (RIGHT, 4)]):
+        env = gymnasium.make("owlrl/Pendulum-v0", **session.tasks[task].kwargs)
+        policy = session.policy("oracle", [task])
+        policy.reset(num_envs=1)
+        seen, _ = env.reset(seed=start)
+        total, over = 0.0, False
+        while not over:
+            seen, reward, _, over, _ = env.step(policy.act(seen[None])[0])
+            total += reward
+        assert angles[-1, lane] == pytest.approx(np.arctan2(seen[1], seen[0]), abs=1e-3)
+        assert found.returns[0, lane] == pytest.approx(total, abs=1e-2)
+    assert lanes.reset()[:2] == pytest.approx(lanes.reset()[2:])  # both tasks start alike
+
+
+@pytest.mark.parametrize("method", [name for name, method in METHODS.items() if method.control is not None])
+def test_every_method_for_continuous_actions_trains(method):
+    session, rows = train(tiny_control(method=method, frames=24))
+    heads = METHODS[method].heads
+    assert session.heads == ({LEFT: 0, RIGHT: 1} if heads else {LEFT: 0, RIGHT: 0})
+    assert session.learner.networks["actor"].num_heads == (2 if heads else 1)
+    assert [row["end"] for row in rows if row["kind"] == "training"] == [24, 48]
+    assert session.agent.updates > 0
+    scores = [(row["step"], row["task"]) for row in rows if row["kind"] == "score"]
+    assert scores == [(24, LEFT), (48, LEFT), (48, RIGHT)]
+
+
+def test_methods_are_what_they_say():
+    memory, ewc = ControlSession(tiny_control()), ControlSession(tiny_control(method="owl"))
+    assert memory._owl.regularizer.strength == METHODS["owl-memory"].control
+    assert ewc._owl.regularizer.strength == {"actor": 100.0, "critic": 100.0}
+    assert ControlSession(tiny_control(method="owl", strength=7.0))._owl.regularizer.strength == 7.0
+    assert (memory.agent.replay.warm_start, ewc.agent.replay.warm_start) == (50_000, 0)
+    one = ControlSession(tiny_control(method="experience-replay"))
+    assert isinstance(one.agent.replay, SharedReplay) and one.agent.replay.capacity == 1_000
+    assert one._owl.regularizer is None
+    assert ControlSession(tiny_control(learner="paper", overrides={})).agent.config == SAC_PAPER
+
+
+def test_one_head_keeps_its_replay_and_a_head_per_task_does_not():
+    rows = {}
+    for method in ("experience-replay", "owl"):
+        session, _ = train(tiny_control(method=method))
+        rows[method] = len(session.agent.replay)
+    assert rows == {"experience-replay": 80, "owl": 40}
+
+
+def test_a_task_that_comes_back_finds_its_head_and_its_temperature():
+    session, rows = train(tiny_control(rounds=2))
+    assert session.heads == {LEFT: 0, RIGHT: 1}
+    assert [row["round"] for row in rows if row["kind"] == "training"] == [0, 0, 1, 1]
+    alphas = [session.learner.alpha_of(head) for head in (0, 1)]
+    assert alphas[0] != alphas[1] and max(alphas) < 1.0
+
+
+def test_the_same_run_twice_is_the_same():
+    one, other = (run_experiment(tiny_control(policies=("oracle", "hedge+reward"))) for _ in range(2))
+    assert one.select("evaluation") == other.select("evaluation")
+    assert one.select("score") == other.select("score")
+
+
+def test_evaluation_has_returns_and_angles(session):
+    rows = evaluate(session, session.tasks, SEEN, episodes=3, traces=("hedge+reward",))
+    evaluations = [row for row in rows if row["kind"] == "evaluation"]
+    assert [(row["policy"], row["task"]) for row in evaluations] == [
+        (p, t) for p in SEEN for t in (LEFT, RIGHT)
+    ]
+    for row in evaluations:
+        assert len(row["returns"]) == len(row["final_angles"]) == row["episodes"] == 3
+        assert row["mean_return"] == pytest.approx(np.mean(row["returns"]), abs=0.01)
+        assert "success" not in row and 0 <= row["steps_to_identify"] <= 20
+    assert [row["identified"] for row in evaluations[:2]] == [1.0, 1.0]
+    traces = [row for row in rows if row["kind"] == "trace"]
+    assert [len(row["angles"]) for row in traces] == [len(row["arms"]) for row in traces] == [20, 20]
+
+
+def test_other_angles_can_be_asked_for(session):
+    rows = evaluate(session, pendulums([0], max_episode_steps=20), SEEN, episodes=1)
+    assert {row["policy"] for row in rows} == set(SEEN) - {"oracle"}
+    assert not any("identified" in row for row in rows)
+
+
+def test_scores_are_those_of_the_evaluation(session):
+    told = {
+        row["task"]: row["mean_return"] for row in evaluate(session, session.tasks, ["oracle"], episodes=2)
+    }
+    assert session.score(LEFT, 0) == pytest.approx(told[LEFT])
+    assert session.score(LEFT, 1) != pytest.approx(told[LEFT])
+
+
+def test_policies_need_what_was_learned():
+    fresh = ControlSession(tiny_control())
+    with pytest.raises(OwlStateError, match="no task has been learned"):
+        fresh.policy("oracle", [LEFT])
+    with pytest.raises(OwlValueError, match="a Session is for discrete actions"):
+        ControlSession(tiny())
+
+
+def test_a_saved_session_acts_the_same(session, tmp_path):
+    path = tmp_path / "session.safetensors"
+    session.save(path)
+    loaded = load_session(path)
+    assert isinstance(loaded, ControlSession) and loaded.heads == session.heads
+    assert [loaded.learner.alpha_of(k) for k in (0, 1)] == [session.learner.alpha_of(k) for k in (0, 1)]
+    assert evaluate_session(loaded) == evaluate_session(session)
+    with pytest.raises(OwlValueError, match="is a checkpoint of something else"):
+        Session.load(path)
+    grid = tmp_path / "grid.safetensors"
+    Session(tiny()).save(grid)
+    assert isinstance(load_session(grid), Session)
+    with pytest.raises(OwlValueError, match="is a checkpoint of something else"):
+        ControlSession.load(grid)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"method": "full-rehearsal"}, "expected for continuous actions one of experience-replay, owl,"),
+        ({"consecutive": 2}, "consecutive is 2; expected 0"),
+        ({"unseen": ("S9N1:3",)}, "expected none: these tasks have no levels"),
+        ({"tasks": "owlrl/Pendulum-v0:90,up"}, "expected angles from -180 to 180"),
+        ({"tasks": "owlrl/Pendulum-v0:nan"}, "expected angles from -180 to 180"),
+        ({"tasks": "owlrl/Pendulum-v0:90,90"}, "expected every level once"),
+        ({"overrides": {"n_step": 3}}, "overrides has 'n_step'"),
+        ({"method": "dqn"}, "method is 'dqn'"),
+    ],
+)
+def test_bad_runs(changes, message):
+    with pytest.raises(OwlValueError, match=message):
+        tiny_control(**changes)
+
+
+def test_runs_know_what_they_are_about():
+    assert tiny_control().control and not tiny().control
+    assert (tiny_control().measure, tiny().measure) == ("mean_return", "success")
+    assert tiny_control().sac.critic_hidden == (8, 8) and tiny_control(overrides={}).sac.batch_size == 256
+    assert "hedge+nll" in tiny_control(policies=()).acting
+    specs = tiny_control(tasks="owlrl/Pendulum-v0:45.5", arguments={"g": 4.0}).specs
+    assert specs == {"pendulum+45.5": TaskSpec.of("owlrl/Pendulum-v0", angle=45.5, g=4.0)}
+
+
+def test_gravity_reaches_the_environments():
+    session = ControlSession(tiny_control(arguments={"g": 4.0}))
+    env = session.env(LEFT)
+    assert isinstance(env, PendulumVectorEnv) and (env.g, env.angle, env.num_envs) == (4.0, 90, 2)
+
+
+def test_the_study():
+    runs = study_runs("pendulum", seeds=2)
+    assert len({run.id for run in runs}) == len(runs) == 10
+    assert [(r.method, r.tasks[18:]) for r in STUDIES["pendulum"].make(0)] == [
+        ("experience-replay", "90,-90"),
+        ("owl", "90,-90"),
+        ("owl-memory", "90,-90"),
+        ("owl-no-ewc", "90"),
+        ("owl-no-ewc", "-90"),
+    ]
+
+
+@pytest.mark.slow
+def test_owl_learns_both_and_one_head_does_not():
+    """What the study shows, in few frames: told, and found out by the reward."""
+    torch.manual_seed(0)
+    more = {
+        "frames": 6_000,
+        "num_envs": 4,
+        "episodes": 8,
+        "eval_every": 10**6,
+        "overrides": {},
+        "arguments": {},
+    }
+    owl, _ = train(tiny_control(policies=("oracle", "hedge+reward"), **more))
+    one, _ = train(tiny_control(method="experience-replay", **more))
+    found = {row["policy"]: [] for row in evaluate_session(owl)}
+    for row in evaluate_session(owl):
+        found[row["policy"]].append(row["mean_return"])
+    assert min(found["oracle"]) > -420
+    assert np.mean(found["hedge+reward"]) > np.mean(found["oracle"]) * 1.1
+    assert max(row["mean_return"] for row in evaluate_session(one)) < np.mean(found["oracle"])

@@ -1,0 +1,32 @@
+"""The demonstration with continuous actions, as small as it can be."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+
+from owlrl.errors import OwlStateError
+from owlrl.experiments.pendulum_demo import SHOWN, _broken, run_pendulum_demo
+
+
+def test_it_shows_every_method_and_draws(tmp_path, capsys):
+    picture = tmp_path / "new" / "demo.png"
+    demo = run_pendulum_demo(frames=8, episodes=2, output=picture)
+    assert list(demo.scores) == [name for names in SHOWN.values() for name in names.values()]
+    assert all(set(scores) == {"pendulum+90", "pendulum-90"} for scores in demo.scores.values())
+    assert np.shape(demo.trace) == (200, 2)
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert picture.with_suffix(".gif").read_bytes().startswith(b"GIF89a")
+    assert "learning pendulum+90 and pendulum-90" in capsys.readouterr().out
+
+
+def test_lines_break_where_the_pole_hangs():
+    assert np.isnan(_broken([170.0, 179.0, -179.0, -170.0])).tolist() == [False, False, True, False]
+
+
+def test_pictures_need_matplotlib_before_any_training(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(OwlStateError, match=r"owlrl\[plots\]"):
+        run_pendulum_demo(output=tmp_path / "demo.png")
