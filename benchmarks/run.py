@@ -15,6 +15,7 @@ import fisher
 import heads
 import pendulum
 import replay
+import sac
 import sb3
 import tabulated
 import torch
@@ -53,7 +54,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     rows: list[Row] = []
-    for module in (fisher, replay, ewc, heads, wrapper, sb3, tabulated, pendulum):
+    for module in (fisher, replay, ewc, heads, wrapper, sb3, tabulated, pendulum, sac):
         found = module.main(quick=options.quick)
         print_rows(found)
         rows += found

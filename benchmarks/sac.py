@@ -19,7 +19,8 @@ from stable_baselines3 import SAC as TheirSAC
 from owlrl.learners import SAC, SAC_FAST
 
 BATCH = 256
-BLOCK = 5  # updates in one go: the other's caches are cold for the first
+BLOCK = 5  # updates in a row: the first of them finds the other's data in the caches
+FRAMES = 40  # frames of learn in a row: a call of learn begins an episode
 
 
 def theirs(hidden: tuple[int, ...]) -> TheirSAC:
@@ -41,7 +42,7 @@ def ours(hidden: tuple[int, ...]) -> SAC:
     return SAC(gym.make("Pendulum-v1"), config=config, seed=0, device="cpu")
 
 
-def contestants(hidden: tuple[int, ...]) -> dict[str, tuple[Callable[[], object], Callable[[], object]]]:
+def contestants(hidden: tuple[int, ...]) -> dict[str, tuple[int, Callable[[], object], Callable[[], object]]]:
     their, our = theirs(hidden), ours(hidden)
     their.learn(BATCH + 10)
     our.learn(BATCH + 10)
@@ -50,24 +51,24 @@ def contestants(hidden: tuple[int, ...]) -> dict[str, tuple[Callable[[], object]
         for _ in range(BLOCK):
             our.update(our.replay.sample(BATCH))
 
-    def learn() -> None:
-        our.learn(BLOCK)
-
     return {
-        "update": (lambda: their.train(BLOCK, batch_size=BATCH), update),
-        "frame of learn": (lambda: their.learn(BLOCK, reset_num_timesteps=False), learn),
+        "update": (BLOCK, lambda: their.train(BLOCK, batch_size=BATCH), update),
+        "frame of learn": (
+            FRAMES,
+            lambda: their.learn(FRAMES, reset_num_timesteps=False),
+            lambda: our.learn(FRAMES),
+        ),
     }
 
 
 def main(*, quick: bool = False) -> list[Row]:
     rows: list[Row] = []
     for hidden in ((64, 64), (256, 256)):
-        for name, pair in contestants(hidden).items():
-            plain, own = side_by_side(pair, rounds=20 if quick else 100, calls=1)
+        for name, (calls, *pair) in contestants(hidden).items():
+            rounds = (100 if quick else 500) // calls
+            plain, own = side_by_side(pair, rounds=rounds, calls=1)
             sizes = " x ".join(map(str, hidden))
-            rows.append(
-                Row(f"SAC, one {name}, {sizes}, batch {BATCH}, against SB3", plain / BLOCK, own / BLOCK)
-            )
+            rows.append(Row(f"SAC, one {name}, {sizes}, against SB3", plain / calls, own / calls))
     return rows
 
 

@@ -30,7 +30,8 @@ autodoc_default_options = {
     "show-inheritance": True,
     # What a class has from a base that is not on the page; not what it has from these.
     "inherited-members": (
-        "BaseException, CrossingEnv, Env, Linear, MiniGridEnv, Module, Protocol, VectorEnv, Wrapper, object"
+        "BaseException, CrossingEnv, Env, Linear, MiniGridEnv, Module, PendulumEnv, Protocol, VectorEnv, Wrapper, "
+        "object"
     ),
 }
 autodoc_typehints = "signature"
@@ -44,12 +45,13 @@ python_use_unqualified_type_names = True
 
 # Other projects' inventories are on the net, and the build needs no net: names of theirs do not link.
 nitpick_ignore_regex = [
-    ("py:class", "Env|Figure"),
+    ("py:class", "Env|Figure|Tensor"),
     # What a package does not export may stand in a signature; it has no place to link to.
     ("py:class", r"owlrl\.\w+\.\w+\.\w+"),
     (
         "any|py:.*",
-        r"(torch|np|numpy|nn|abc|collections|io|os|pathlib|typing|typing_extensions|gymnasium|minigrid|safetensors)(\..+)?",
+        r"(torch|np|numpy|nn|abc|collections|io|os|pathlib|typing|typing_extensions|gymnasium|minigrid|safetensors|"
+        r"stable_baselines3)(\..+)?",
     ),
 ]
 

@@ -40,7 +40,7 @@ from owlrl.outputs import GaussianQ
 
 torch.manual_seed(0)
 torch.set_num_threads(1)  # the networks are small
-FRAMES = min(5_000, int(os.environ.get("OWLRL_EXAMPLE_FRAMES", 5_000)))  # per task
+FRAMES = int(os.environ.get("OWLRL_EXAMPLE_FRAMES", 10_000)) // 2  # per task
 ANGLES = {"left": 90, "right": -90}
 
 # %% [markdown]
@@ -132,6 +132,7 @@ learner = ActorCriticLearner(
     log_alpha=agent.log_alpha,
     alpha_optimizer=agent.alpha_optimizer,
     replay=agent.replay,
+    distribution=agent.actor,
     q=GaussianQ(),
 )
 owl = OwlWrapper(learner, regularizer=DistillationRegularizer(1.0, seed=0), evidence=RewardEvidence(seed=0))

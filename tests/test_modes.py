@@ -1,6 +1,7 @@
 """eval_mode puts every submodule's own mode back, whatever happens."""
 
 import pytest
+import torch
 from torch import nn
 
 from owlrl.modes import eval_mode
@@ -13,3 +14,12 @@ def test_each_submodule_gets_its_own_mode_back():
         assert not any(m.training for m in (network, network[0], network[1]))
         raise KeyError
     assert [m.training for m in network.modules()] == [True, True, False, True]
+
+
+def test_a_linear_layer_with_a_hook_that_has_a_mode_is_not_passed_over():
+    layer = nn.utils.spectral_norm(nn.Linear(3, 2))  # iterates on its buffers in training mode
+    before = layer.weight_u.clone()
+    with eval_mode(nn.Sequential(layer)):
+        layer(torch.ones(1, 3))
+    assert torch.equal(layer.weight_u, before)
+    assert layer.training

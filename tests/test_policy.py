@@ -165,3 +165,30 @@ def test_repr_names_the_parts(owl):
     text = repr(owl.policy(UniformSelector(seed=0)))
     assert "UniformSelector" in text and "TDErrorEvidence" in text and "'b'" in text
     assert isinstance(owl.evidence, TDErrorEvidence)
+
+
+def test_observations_in_parts_are_made_rows_by_the_learner():
+    def joined(observation):
+        if isinstance(observation, dict):
+            observation = torch.cat([torch.as_tensor(part) for part in observation.values()], dim=1)
+        return observation.float()
+
+    script = make_script("plain")
+    owl = OwlWrapper(script.learner(preprocess=joined))
+    with owl.task("a"):
+        train(script, Signs(0), 60)
+    policy = owl.policy(UniformSelector(seed=0))
+    policy.reset()
+    whole, parts = SIGNS[1], {"first": SIGNS[1][:2], "rest": SIGNS[1][2:]}
+    assert policy.act(parts) == policy.act(whole)
+    policy.observe(parts, 0, 1.0, parts, False)
+    in_parts = policy.trace[-1].losses
+    policy.act(whole)
+    policy.observe(whole, 0, 1.0, whole, False)
+    assert np.array_equal(in_parts, policy.trace[-1].losses)
+    policy.reset(num_envs=2)
+    assert policy.act({"first": SIGNS[:2, :2], "rest": SIGNS[:2, 2:]}).shape == (2,)
+    with pytest.raises(OwlValueError, match="leading dimension of 2"):
+        policy.act({"first": SIGNS[:3, :2], "rest": SIGNS[:3, 2:]})
+    with pytest.raises(NonFiniteError):
+        policy.act({"first": SIGNS[:2, :2] * np.nan, "rest": SIGNS[:2, 2:]})

@@ -202,6 +202,22 @@ def test_each_task_has_its_own_schedule():
         train(script, Signs(0), 40)
 
 
+def test_use_and_unwrap_bring_the_tasks_own_schedule_along():
+    script, epsilon = make_script(), Epsilon()
+    owl = OwlWrapper(script.learner(per_task={"epsilon": epsilon}))
+    for name, calls in (("a", 5), ("b", 1)):
+        with owl.task(name):
+            train(script, Signs(0), 40)
+            for _ in range(calls):
+                epsilon()
+    with pytest.raises(KeyError), owl.use("a"):
+        assert epsilon.calls == 5
+        raise KeyError
+    assert epsilon.calls == 1
+    owl.unwrap("a")
+    assert epsilon.calls == 5
+
+
 def test_an_exception_consolidates_nothing_and_leaves_all_usable():
     script, epsilon = make_script(), Epsilon()
     regularizer = EWCRegularizer(10.0)

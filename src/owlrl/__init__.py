@@ -8,7 +8,7 @@ says which task it is (`ExpWeightsSelector`), put around your own training loop 
 from owlrl.actor_critic import ActorCriticLearner
 from owlrl.checks import check_learner
 from owlrl.evaluation import Evaluation
-from owlrl.evidence import ModelEvidence, RewardEvidence, TDErrorEvidence
+from owlrl.evidence import GaussianNLLEvidence, ModelEvidence, RewardEvidence, TDErrorEvidence
 from owlrl.heads import MultiHeadQ, promote_output_layers
 from owlrl.policy import AdaptivePolicy
 from owlrl.qlearner import QLearner
@@ -35,6 +35,7 @@ __all__ = [
     "EWCRegularizer",
     "Evaluation",
     "ExpWeightsSelector",
+    "GaussianNLLEvidence",
     "MaxQSelector",
     "ModelEvidence",
     "MultiHeadQ",

@@ -219,11 +219,10 @@ class Extractor(BaseFeaturesExtractor):
         return self.layers(observations)
 
 
-@pytest.mark.parametrize("kind", [DQN, SAC, TD3])
-@pytest.mark.parametrize("share", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "share"), [(DQN, False), (SAC, False), (TD3, False), (SAC, True), (TD3, True)]
+)
 def test_own_and_shared_features_extractors(kind, share):
-    if kind is DQN and share:
-        pytest.skip("a DQN has one network")
     kwargs = {"features_extractor_class": Extractor, **({"share_features_extractor": True} if share else {})}
     model = any_model(kind, policy_kwargs=kwargs)
     regularizer = EWCRegularizer(1.0) if share else DistillationRegularizer(1.0)
@@ -479,8 +478,14 @@ def test_wrong_settings_are_named():
         OwlWrapper(SB3Learner(dqn(), warm_start=-1))
     with pytest.raises(OwlValueError, match="init is 'other'"):
         OwlWrapper(SB3Learner(actor_critic(SAC), init="other"))
-    with pytest.raises(OwlValueError, match="leave num_actions out"):
-        two_tasks(dqn(QRDQN), steps=25).task("c", num_actions=4).__enter__()
+    for kind in (DQN, QRDQN, SAC):
+        owl = two_tasks(any_model(kind), steps=25)
+        refused = pytest.raises(OwlValueError, match=r"num_actions is 4, but .* leave it out")
+        with refused, owl.task("c", num_actions=4):
+            pass
+        assert "c" not in owl.tasks
+    with owl.task("c"):
+        owl.learner.model.learn(25)
 
 
 def test_stable_baselines3_is_not_imported_before_it_is_there():

@@ -70,10 +70,13 @@ def test_environment_given_again_or_anew_changes_nothing():
         model.learn(100)
     assert_equal(bare, model)
     assert inside.env is env  # one Monitor around it, not two
-    model = any_model(DQN)
-    with OwlWrapper(model).task("only", env=Guess()):
-        model.learn(100)
-    assert_equal(bare, model)
+    for learning_starts in (0, 20):
+        bare = any_model(DQN, learning_starts=learning_starts)
+        bare.learn(60)
+        model = any_model(DQN, learning_starts=learning_starts)
+        with OwlWrapper(model).task("only", env=Guess()):
+            model.learn(60)
+        assert_equal(bare, model)
 
 
 def test_a_model_that_has_learned_before_goes_on_as_it_would():

@@ -197,6 +197,11 @@ def test_statistics_that_were_given_or_frozen_stay():
             if mean is not None:
                 assert np.array_equal(model.get_vec_normalize_env().obs_rms.mean, np.full(3, mean))
             model.learn(10)
+    with owl.task("b"):
+        model.learn(10)
+    with pytest.raises(KeyError), owl.task("d"):
+        raise KeyError
+    assert np.array_equal(frozen.obs_rms.mean, np.full(3, 0.5))
 
 
 def test_dict_statistics_come_back():
@@ -221,3 +226,13 @@ def test_the_model_may_have_a_schedule_of_its_own():
     for name in ("a", "b", "a"):
         with owl.task(name):
             assert set(learn(model, 30).rates[1:]) == {0.3}
+
+
+def test_a_model_trained_elsewhere_starts_its_first_task_anew():
+    model = dqn()
+    model.learn(40)
+    owl = OwlWrapper(model)
+    with owl.task("a", env=Guess(sign=-1)):
+        assert (len(owl.replay), model.num_timesteps, model.learning_starts) == (0, 0, 20)
+        assert model.exploration_rate == 1.0
+        model.learn(30)

@@ -53,10 +53,11 @@ def test_what_was_trained_alone_stands_beside_it():
     assert "separately" not in markdown_tables(alone, reference=alone)
 
 
-def test_angles_either_side_of_straight_down_do_not_cancel():
-    row = control_evaluation("oracle", LEFT, -300.0, 0.0, final_angles=[179.0, -179.0])
+def test_the_angle_is_that_of_a_typical_episode():
+    """No mean of 15° and 159°, and 179° is next to −179°."""
+    row = control_evaluation("oracle", LEFT, -300.0, 0.0, final_angles=[15.0, 159.0, 179.0, -179.0, 178.0])
     (_, _, told) = cells(markdown_tables([result(tiny_control(tasks="owlrl/Pendulum-v0:90"), row)]))
-    assert told[-2] in ("+180°", "-180°")
+    assert told[-2] == "+178°"
 
 
 def test_plain_text():

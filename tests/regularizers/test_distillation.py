@@ -80,6 +80,11 @@ def test_loss_is_the_mean_over_rows_of_the_mean_over_outputs(rows, width, wider,
     assert output.grad.isfinite().all()
 
 
+def test_rows_of_narrow_heads_alone_are_compared_though_the_memory_is_wider():
+    stored = torch.tensor([[1.0, 2.0, -torch.inf], [0.0, 0.0, -torch.inf]])  # padded for a head not drawn
+    assert distillation_loss(torch.tensor([[1.0, 4.0], [0.0, 0.0]]), stored).item() == 1.0
+
+
 def test_memory_penalty_is_the_mean_over_all_rows_if_it_has_one_row_per_task():
     q, regularizer, answers = after([0, 1, 2], memory_size=1, batch_size=6)
     q.activate(3)

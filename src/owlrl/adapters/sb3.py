@@ -1,4 +1,4 @@
-"""Stable-Baselines3: `SB3Learner` tells `owlrl.OwlWrapper` all it needs to know of a live model."""
+"""Stable-Baselines3: `SB3Learner` tells `OwlWrapper` all it needs to know of a live model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 
 from owlrl.adapters.sb3_actor_critic import describe_actor_critic
 from owlrl.adapters.sb3_dqn import describe_dqn
-from owlrl.adapters.sb3_envs import TaskEnvs, VectorEnvView, num_actions, refuse_in_learn
+from owlrl.adapters.sb3_envs import TaskEnvs, VectorEnvView, actions_in, refuse_in_learn
 from owlrl.adapters.sb3_observations import ObservationRows
 from owlrl.adapters.sb3_replay import SB3Replay
 from owlrl.adapters.sb3_state import TaskState
@@ -116,7 +116,7 @@ class SB3Learner:
 
     def unbind(self, head: int) -> None:
         """Give the model back with ``head`` as its only one and its own settings."""
-        actions = self._num_actions(head)
+        actions = self._actions_of(head)
         self._inner.unbind(head)
         self._state.release(actions)
 
@@ -124,13 +124,18 @@ class SB3Learner:
         """Grow networks, targets and optimizers; by default for the actions of the environment to come."""
         refuse_in_learn(self.model, "begin a task")
         try:
-            wanted = num_actions or self._actions_to_come()
-            if wanted is not None and not self._envs.any_num_actions:
-                raise OwlValueError(
-                    f"num_actions is {wanted}; a {type(self.model).__name__} needs the same number of "
-                    "actions in all tasks; leave num_actions out"
-                )
-            return self._inner.add_head(num_actions=wanted)
+            to_come = actions_in(self._envs.to_come().action_space)
+            # a wrapper that is loaded makes heads before any task has begun
+            if num_actions is not None and (len(self._envs) or not self._envs.any_num_actions):
+                if num_actions != to_come:
+                    raise OwlValueError(
+                        f"OwlWrapper.task: num_actions is {num_actions}, but the environment's actions are "
+                        f"{self._envs.to_come().action_space}; leave it out, a model takes it from env="
+                    )
+                num_actions = None
+            if num_actions is None and to_come != self._actions_of(0):
+                num_actions = to_come
+            return self._inner.add_head(num_actions=num_actions)
         except BaseException:
             self._envs.withdraw()
             raise
@@ -147,7 +152,7 @@ class SB3Learner:
     def act(self, observation: Tensor, heads: Tensor) -> Tensor:
         """Greedy actions in the environment's units, row ``b`` by head ``heads[b]``."""
         actions = self._inner.act(observation, heads)
-        if num_actions(self.model.action_space) is not None:
+        if actions_in(self.model.action_space) is not None:
             return actions
         return actions.reshape(len(actions), *self.model.action_space.shape)
 
@@ -177,17 +182,12 @@ class SB3Learner:
         describe = describe_actor_critic if isinstance(self.model, SAC | TD3) else describe_dqn
         return describe(self.model, **parts)
 
-    def _num_actions(self, head: int) -> int | None:
-        """How many actions ``head`` has, where that may differ."""
-        if num_actions(self.model.action_space) is None or not self._envs.any_num_actions:
-            return None
+    def _actions_of(self, head: int) -> int | None:
+        """How many actions ``head`` has; None for a Box."""
+        if not self._envs.any_num_actions:
+            return actions_in(self.model.action_space)
         *_, last = self._inner.networks["q"].head_parameters(head).values()
         return len(last)
-
-    def _actions_to_come(self) -> int | None:
-        """The number of actions of the next task's environment, where it is not head 0's."""
-        wanted, own = num_actions(self._envs.to_come().action_space), self._num_actions(0)
-        return None if own is None or wanted == own else wanted
 
     def _buffer_problems(self) -> list[str]:
         buffer, kind = self.model.replay_buffer, self.model.replay_buffer_class
@@ -211,7 +211,7 @@ class SB3Learner:
 
 
 def adapt(model: BaseAlgorithm) -> SB3Learner:
-    """What `owlrl.OwlWrapper` wraps instead of a model.
+    """What `OwlWrapper` wraps instead of a model.
 
     >>> from stable_baselines3 import DQN, PPO
     >>> from owlrl.adapters.sb3 import adapt

@@ -13,7 +13,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
 from owlrl.errors import OwlStateError, OwlTypeError, OwlValueError, raise_problems
 
-__all__ = ["TaskEnvs", "VectorEnvView", "num_actions", "refuse_in_learn"]
+__all__ = ["TaskEnvs", "VectorEnvView", "actions_in", "refuse_in_learn"]
 
 
 def refuse_in_learn(model: OffPolicyAlgorithm, what: str) -> None:
@@ -33,12 +33,12 @@ def refuse_in_learn(model: OffPolicyAlgorithm, what: str) -> None:
         frame = frame.f_back
 
 
-def num_actions(space: spaces.Space[Any]) -> int | None:
+def actions_in(space: spaces.Space[Any]) -> int | None:
     """How many actions there are, or None for a Box.
 
     >>> from gymnasium import spaces
-    >>> from owlrl.adapters.sb3_envs import num_actions
-    >>> num_actions(spaces.Discrete(3)), num_actions(spaces.Box(-1, 1, (2,)))
+    >>> from owlrl.adapters.sb3_envs import actions_in
+    >>> actions_in(spaces.Discrete(3)), actions_in(spaces.Box(-1, 1, (2,)))
     (3, None)
     """
     return int(space.n) if isinstance(space, spaces.Discrete) else None
@@ -110,13 +110,13 @@ class TaskEnvs:
         same = [self._known[name].place for name, own in self._of_task.items() if own is env]
         place = same[0] if same else max(places, default=-1) + 1
         self._of_task[task] = env
-        self._known[task] = _Known(place, num_actions(env.action_space))
+        self._known[task] = _Known(place, actions_in(env.action_space))
         return changed
 
     def check(self, task: str) -> int | None:
         """The number of actions in ``task``'s environment; raise if it is not known, or they are too many."""
         env, known = self._choose(task), self._known.get(task)
-        actions = num_actions(env.action_space)
+        actions = actions_in(env.action_space)
         if known is not None and known.actions != actions:
             self.withdraw()
             raise OwlValueError(
@@ -171,8 +171,8 @@ class TaskEnvs:
         if not both:
             found.append(
                 f"its actions are {env.action_space}, but the model's networks are built for "
-                f"{model.action_space}; bring them to those with a wrapper (gymnasium.wrappers.RescaleAction), "
-                "or build another model"
+                f"{model.action_space}; bring them to those with a wrapper "
+                "(gymnasium.wrappers.RescaleAction), or build another model"
             )
         elif not self.any_num_actions:
             found.append(

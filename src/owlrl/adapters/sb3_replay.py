@@ -10,7 +10,7 @@ from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
-from owlrl.adapters.sb3_envs import TaskEnvs, num_actions, refuse_in_learn
+from owlrl.adapters.sb3_envs import TaskEnvs, actions_in, refuse_in_learn
 from owlrl.adapters.sb3_observations import ObservationRows
 from owlrl.adapters.sb3_state import TaskState
 from owlrl.errors import OwlValueError
@@ -95,8 +95,9 @@ class SB3Replay:
         first = not len(self._envs)
         self._state.set_num_actions(self._envs.check(task))
         changed = self._envs.enter(task)
-        as_it_is = first and not changed  # the model comes as it is to its first task
-        if not as_it_is:
+        # the model comes as it is to its first task, unless it was trained elsewhere before
+        as_it_is = first and (not changed or model.num_timesteps == 0)
+        if changed or not first:
             model.replay_buffer = new_buffer(model)
             refill(model.replay_buffer, self._kept.get(task, {}))
             model._last_obs = None  # so that learn resets the environment, whatever it is told
@@ -210,7 +211,7 @@ class SB3Replay:
     def _actions(self, actions: np.ndarray) -> torch.Tensor:
         """(B,) int64, or ``(B, *action shape)`` float32 from [−1, 1] in the environment's units."""
         space = self.model.action_space
-        if num_actions(space) is not None:
+        if actions_in(space) is not None:
             return torch.from_numpy(actions[:, 0].astype(np.int64))
         unscaled = self.model.policy.unscale_action(actions.reshape(len(actions), *(space.shape or ())))
         return torch.from_numpy(np.asarray(unscaled, dtype=np.float32))

@@ -13,7 +13,7 @@ from stable_baselines3.common.running_mean_std import RunningMeanStd
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import VecNormalize
 
-from owlrl.adapters.sb3_envs import num_actions
+from owlrl.adapters.sb3_envs import actions_in
 
 __all__ = ["TaskState", "fresh_statistics", "set_statistics", "statistics"]
 
@@ -49,7 +49,7 @@ class TaskState:
         self._resumed_from: float | None = None  # the rate at which this visit's exploration started
         self._begun = False
         self._opening: dict[str, bool] | None = None
-        self._action_spaces = {num_actions(model.action_space): model.action_space}
+        self._action_spaces = {actions_in(model.action_space): model.action_space}
         self._normalizers: WeakSet[VecNormalize] = WeakSet()  # that some task was trained with
 
     def open(self, *, as_it_is: bool, empty: bool) -> None:
@@ -74,7 +74,7 @@ class TaskState:
     def set_num_actions(self, actions: int | None) -> None:
         """Let model, policy and networks have that many discrete actions; None changes nothing."""
         model = self.model
-        if actions is None or actions == num_actions(model.action_space):
+        if actions is None or actions == actions_in(model.action_space):
             return
         if actions not in self._action_spaces:
             self._action_spaces[actions] = spaces.Discrete(actions, seed=model.seed)
@@ -90,7 +90,7 @@ class TaskState:
             "begun": self._begun,
             "num_timesteps": int(model.num_timesteps),
             "learning_starts": int(model.learning_starts),
-            "num_actions": num_actions(model.action_space),
+            "num_actions": actions_in(model.action_space),
             "exploration_rate": float(model.exploration_rate) if self.explores else None,  # type: ignore[attr-defined]
             "resumed_from": self._resumed_from,
             "statistics": statistics(model.get_vec_normalize_env()),
@@ -156,12 +156,12 @@ def statistics(env: VecNormalize | None) -> dict[str, Any] | None:
 
 
 def set_statistics(env: VecNormalize | None, kept: dict[str, Any] | None) -> None:
-    """Put back what `statistics` gave; nothing where one of them has none.
+    """Put back what `statistics` gave, where there are any; a frozen ``VecNormalize`` stays as it is.
 
     >>> from owlrl.adapters.sb3_state import set_statistics
     >>> set_statistics(None, None)
     """
-    if env is None or kept is None:
+    if env is None or kept is None or not env.training:
         return
     for name, rms in _running(env).items():
         if name in kept:

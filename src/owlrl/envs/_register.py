@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import gymnasium
 
 __all__ = ["register"]
@@ -12,7 +14,7 @@ ENTRY_POINTS = {
     "owlrl/Crossroads-v0": "owlrl.envs.crossroads:CrossroadsEnv",
     "owlrl/Pendulum-v0": "owlrl.envs.pendulum:PendulumEnv",
 }
-MORE = {  # the Pendulum does not end by itself
+MORE: dict[str, dict[str, Any]] = {  # the Pendulum does not end by itself
     "owlrl/Pendulum-v0": {
         "vector_entry_point": "owlrl.envs.pendulum:PendulumVectorEnv",
         "max_episode_steps": 200,

@@ -135,6 +135,7 @@ class ControlSession:
             alpha_optimizer=agent.alpha_optimizer,
             replay=agent.replay,
             gamma=run.sac.gamma,
+            distribution=agent.actor,
             q=GaussianQ(),
             init=run.recipe.init,
         )

@@ -35,10 +35,10 @@ def evaluate(
     that reached a goal that pays), ``mean_return``, ``mean_length``, and for tasks that were learned
     ``identified`` (`identification_accuracy`) and ``steps_to_identify`` (mean). Policies in ``traces`` add
     rows of kind "trace" with one episode of each task: ``heads``, ``arms``, ``probabilities``, ``losses``.
-    The oracle is left out for tasks that have no head. ``tables`` are a session's `tasks`, or the like.
+    The oracle is left out for tasks that have no head. ``tables`` are a session's ``tasks``, or the like.
 
     Tasks with continuous actions have no success. They have ``returns`` of all episodes and ``final_angles``
-    of the pole (`owlrl.experiments.control.final_angles`) instead, and ``angles`` in a trace, in degrees.
+    of the pole instead, and ``angles`` in a trace, in degrees.
 
     >>> from owlrl.experiments import Run, Session, evaluate
     >>> session = Session(Run("Crossroads-2", method="experience-replay", arguments={"max_steps": 5}))

@@ -193,7 +193,7 @@ def promote_output_layers(
         layers: names of the output layers, if they are not to be searched for.
         pointer: the active head to follow; a new one by default.
         call: how the network is asked, ``call(network, *inputs)``, where its plain call is not it
-            (an actor that samples) or gives a tuple: `PromotedNetwork.module`, which regularizers
+            (an actor that samples) or gives a tuple: ``PromotedNetwork.module``, which regularizers
             call, is then a view of the network that answers with one tensor.
 
     >>> import copy

@@ -39,7 +39,8 @@ class ActionBox:
 
     def _fit(self, action: np.ndarray) -> np.ndarray:
         # rounding may lead out of the bounds by a bit
-        fitting: np.ndarray = np.clip(action.astype(self.low.dtype), self.low, self.high)
+        action = action.astype(self.low.dtype, copy=False)
+        fitting: np.ndarray = np.minimum(np.maximum(action, self.low), self.high)  # faster than np.clip
         return fitting
 
 

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from owlrl.gaussian import soft_clamp, tanh_gaussian
@@ -60,13 +61,22 @@ class GaussianActor(nn.Module):
 
     def forward(self, observation: Tensor) -> Tensor:
         """(B, ...) observations → (B, 2·A): means, then log standard deviations."""
-        mean, log_std = self.output(self.trunk(observation.flatten(1))).chunk(2, dim=-1)
-        return torch.cat([mean, log_std.clamp(*self.log_std)], dim=-1)
+        return torch.cat(self.moments(observation), dim=-1)
 
-    def greedy(self, output: Tensor) -> Tensor:
-        """The actions of the means, (..., A), from what a call gave, (..., 2·A)."""
-        mean, _ = output.chunk(2, dim=-1)
-        return torch.addcmul(self.action_bias, self.action_scale, mean.tanh())
+    def moments(self, observation: Tensor) -> tuple[Tensor, Tensor]:
+        """Means before the tanh and log standard deviations, (B, A) each."""
+        mean, log_std = self.output(self.trunk(observation.flatten(1))).chunk(2, dim=-1)
+        return mean, F.hardtanh(log_std, *self.log_std)
+
+    def draw(self, observation: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """`sample` of what a call gives."""
+        return self._squash(*self.moments(observation), noise)
+
+    def act(self, observation: Tensor, noise: Tensor | None = None) -> Tensor:
+        """Actions (B, A): those of the means, or drawn by ``noise``; all that acting needs."""
+        mean, log_std = self.moments(observation)
+        raw = mean if noise is None else torch.addcmul(mean, log_std.exp(), noise)
+        return self._scale(raw.tanh())
 
     def sample(self, output: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Actions (..., A) and log-densities (...,) from standard normal noise (..., A).
@@ -74,8 +84,19 @@ class GaussianActor(nn.Module):
         The density is that of the action scaled to (−1, 1), so that an entropy means the same for any bounds.
         """
         mean, log_std = output.chunk(2, dim=-1)
+        return self._squash(mean, log_std, noise)
+
+    def greedy(self, output: Tensor) -> Tensor:
+        """The actions of the means, (..., A), from what a call gave, (..., 2·A)."""
+        mean, _ = output.chunk(2, dim=-1)
+        return self._scale(mean.tanh())
+
+    def _squash(self, mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         unit, log_prob = tanh_gaussian(mean, log_std, noise)
-        return torch.addcmul(self.action_bias, self.action_scale, unit), log_prob
+        return self._scale(unit), log_prob
+
+    def _scale(self, unit: Tensor) -> Tensor:
+        return torch.addcmul(self.action_bias, self.action_scale, unit)
 
 
 class LinearEnsemble(nn.Module):
@@ -138,16 +159,18 @@ class GaussianCritics(nn.Module):
         scale, bias = _scale_and_bias(low, high)  # divided before they are rounded
         self.register_buffer("unit_scale", torch.tensor(1 / scale, dtype=torch.float32), persistent=False)
         self.register_buffer("unit_bias", torch.tensor(-bias / scale, dtype=torch.float32), persistent=False)
-        sizes = [observation_size + len(low), *hidden]
-        self.trunks = nn.Sequential()
-        for inputs, outputs in pairwise(sizes):
-            self.trunks.extend([LinearEnsemble(count, inputs, outputs), nn.ReLU(inplace=True)])
+        sizes = pairwise([observation_size + len(low), *hidden])
+        self.trunks = nn.ModuleList(LinearEnsemble(count, *size) for size in sizes)
         self.outputs = nn.ModuleList(nn.Linear(hidden[-1], 2) for _ in range(count))
 
     def forward(self, observation: Tensor, action: Tensor) -> Tensor:
         """(B, ...) observations, actions in the environment's units → (B, 2·L): means, log-variances."""
+        return torch.cat(self.moments(observation, action), dim=-1)
+
+    def moments(self, observation: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """Means and log-variances of Q(s, a), (B, L) each."""
         mean, log_variance = self._outputs(observation, action)
-        return torch.cat([mean, soft_clamp(log_variance, *self.log_variance)], dim=-1)
+        return mean, soft_clamp(log_variance, *self.log_variance)
 
     def means(self, observation: Tensor, action: Tensor) -> Tensor:
         """The means alone, (B, L): all that a policy is trained with."""
@@ -156,8 +179,10 @@ class GaussianCritics(nn.Module):
     def _outputs(self, observation: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         unit = torch.addcmul(self.unit_bias, self.unit_scale, action.flatten(1))
         pair = torch.cat([observation.flatten(1), unit], dim=1)
-        features = self.trunks(pair.expand(len(self.outputs), *pair.shape))  # (L, B, F)
-        outputs = [out(seen) for out, seen in zip(self.outputs, features, strict=True)]
+        x = pair.expand(len(self.outputs), *pair.shape)
+        for layer in self.trunks:
+            x = layer(x).relu_()  # (L, B, F)
+        outputs = [out(features) for out, features in zip(self.outputs, x, strict=True)]
         mean, log_variance = torch.stack(outputs, dim=-1).unbind(-2)  # (B, 2, L)
         return mean, log_variance
 

@@ -144,7 +144,7 @@ class SAC:
         )
         alpha = self._finite(batch, "alpha", self.alpha)
         goal = self._goal(batch, alpha, noise[0])
-        mean, log_variance = self.critics(observation, action).chunk(2, dim=-1)  # (B, L)
+        mean, log_variance = self.critics.moments(observation, action)  # (B, L)
         losses = gaussian_nll(mean, log_variance, goal[:, None])
         if self.config.beta:
             losses = losses * (self.config.beta * log_variance.detach()).exp()
@@ -152,7 +152,7 @@ class SAC:
         found = {"alpha": alpha, "critic": self._finite(batch, "critic loss", critic_loss.item())}
         self._step(self.critic_optimizer, critic_loss)
 
-        drawn, log_prob = self.actor.sample(self.actor(observation), noise[1])
+        drawn, log_prob = self.actor.draw(observation, noise[1])
         actor_loss = -_mean(
             soft_value(self.critics.means(observation, drawn).t(), log_prob, alpha), batch.weight
         )
@@ -168,14 +168,15 @@ class SAC:
     def _goal(self, batch: Transitions, alpha: float, noise: Tensor) -> Tensor:
         with torch.no_grad():
             following = batch.next_observation.float()
-            action, log_prob = self.actor.sample(self.actor(following), noise)
+            action, log_prob = self.actor.draw(following, noise)
             value = soft_value(self.targets.means(following, action).t(), log_prob, alpha)
             return td_target(batch.reward, batch.discount, batch.terminated, value)
 
     def _step(self, optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
-        optimizer.zero_grad(set_to_none=True)
-        # to its own parameters only: the policy's loss costs the critics no gradient
         own = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        for parameter in own:
+            parameter.grad = None
+        # to its own parameters only: the policy's loss costs the critics no gradient
         loss.backward(inputs=own)  # type: ignore[no-untyped-call]
         optimizer.step()
 
@@ -203,10 +204,8 @@ class SAC:
         if random:
             return self._box.draw(self._rng, len(observation))
         with torch.no_grad():
-            output = self.actor(torch.from_numpy(np.ascontiguousarray(observation)).to(self.device).float())
-            if deterministic:
-                return self._box.array(self.actor.greedy(output))
-            return self._box.array(self.actor.sample(output, self._noise(len(observation)))[0])
+            seen = torch.from_numpy(np.ascontiguousarray(observation)).to(self.device).float()
+            return self._box.array(self.actor.act(seen, None if deterministic else self._noise(len(seen))))
 
     def _noise(self, *rows: int) -> Tensor:
         return torch.randn(*rows, self._box.size, generator=self._generator, device=self.device)
