@@ -103,7 +103,8 @@ def report(found: dict[tuple[str, int], list[float]], frames: int, seeds: int) -
     for name, values in last.items():
         spread = statistics.stdev(values) if seeds > 1 else 0.0
         print(
-            f"{name:6} return after {frames} frames, {seeds} seeds: {statistics.mean(values):8.1f} ± {spread:.1f}"
+            f"{name:6} return after {frames} frames, {seeds} seeds: "
+            f"{statistics.mean(values):8.1f} ± {spread:.1f}"
         )
     curves = np.array([[found[name, seed] for seed in range(seeds)] for name in LEARNERS])
     for step, (ours, theirs) in enumerate(curves.mean(1).T, 1):
