@@ -34,7 +34,7 @@ import owlrl.envs  # noqa: F401, makes owlrl/Pendulum-v0 known
 from owlrl import DistillationRegularizer, ExpWeightsSelector, ModelEvidence, OwlWrapper
 
 torch.set_num_threads(1)  # the networks are small
-STEPS = int(os.environ.get("OWLRL_EXAMPLE_FRAMES", 2_500))  # per task
+STEPS = int(os.environ.get("OWLRL_EXAMPLE_STEPS", 2_500))  # per task
 
 
 def pendulum(angle):

@@ -40,7 +40,7 @@ from owlrl.outputs import GaussianQ
 
 torch.manual_seed(0)
 torch.set_num_threads(1)  # the networks are small
-FRAMES = int(os.environ.get("OWLRL_EXAMPLE_FRAMES", 10_000)) // 2  # per task
+FRAMES = int(os.environ.get("OWLRL_EXAMPLE_STEPS", 5_000))  # per task
 ANGLES = {"left": 90, "right": -90}
 
 # %% [markdown]

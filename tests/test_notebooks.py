@@ -28,6 +28,7 @@ def test_the_notebook_is_its_script(path):
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_the_notebook_runs(path, monkeypatch):
     monkeypatch.setenv("OWLRL_EXAMPLE_FRAMES", "1500")
+    monkeypatch.setenv("OWLRL_EXAMPLE_STEPS", "600")  # of learners that update at every step
     monkeypatch.setenv("MPLBACKEND", "agg")
     # a cell that raises fails the test
     nbclient.NotebookClient(jupytext.read(path), timeout=300, kernel_name="python3").execute()
