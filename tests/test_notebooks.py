@@ -30,5 +30,9 @@ def test_the_notebook_runs(path, monkeypatch):
     monkeypatch.setenv("OWLRL_EXAMPLE_FRAMES", "1500")
     monkeypatch.setenv("OWLRL_EXAMPLE_STEPS", "600")  # of learners that update at every step
     monkeypatch.setenv("MPLBACKEND", "agg")
+    # where Jupyter runs it: a notebook may import a script beside it
+    beside = {"metadata": {"path": str(EXAMPLES)}}
     # a cell that raises fails the test
-    nbclient.NotebookClient(jupytext.read(path), timeout=300, kernel_name="python3").execute()
+    nbclient.NotebookClient(
+        jupytext.read(path), timeout=300, kernel_name="python3", resources=beside
+    ).execute()

@@ -17,6 +17,9 @@ RUN = "python"
 RUN_AS_PATCHED = "diff"
 NOT_CODE = {"bash", "bibtex", "console", "json", "text", "toml", "yaml"}
 NO_RUN = re.compile(r"<!--\s*no-run:\s*\S.*?-->", re.DOTALL)
+# The next block is run where this package is installed, by tests/examples/test_recipes.py.
+NEEDS = re.compile(r"<!--\s*needs:\s*(\w+)\s*-->")
+OPTIONAL = ("tianshou", "torchrl")
 
 
 def tokens(text: str) -> list[Token]:
@@ -29,35 +32,42 @@ def after_patch(diff: str) -> str:
     return "\n".join(kept) + "\n"
 
 
-def blocks(text: str) -> list[tuple[int, str]]:
-    """Line and code of each block to be run, or an error for a block that evades being run."""
+def blocks(text: str, have: str | None = None) -> list[tuple[int, str]]:
+    """Line and code of each block to be run, or an error for a block that evades being run.
+
+    Of the blocks that need a package, only those that need ``have`` are among them.
+    """
     found = []
-    exempt = False
+    exempt, needed = False, None
     for token in tokens(text):
         if token.type == "code_block":
             raise ValueError(f"line {token.map[0] + 1}: indented code is not run; write a ``` block")
         if token.type != "fence":
             exempt = token.type == "html_block" and NO_RUN.search(token.content) is not None
+            match = NEEDS.search(token.content) if token.type == "html_block" else None
+            needed = match and match.group(1)
             continue
         language, line = token.info.strip(), token.map[0] + 2
         if exempt and language not in {RUN_AS_PATCHED, "text"}:
             raise ValueError(f"line {line}: a {language} block cannot be exempt from being run")
+        if needed and (language != RUN or needed not in OPTIONAL):
+            raise ValueError(f"line {line}: a {language} block that needs {needed!r} is never run")
         if language == RUN:
-            found.append((line, token.content))
+            found += [(line, token.content)] if needed in (None, have) else []
         elif language == RUN_AS_PATCHED and not exempt:
             found.append((line, after_patch(token.content)))
         elif language not in NOT_CODE | {RUN_AS_PATCHED} and not language.startswith("{"):
             raise ValueError(f"line {line}: a block in {language!r}; expected python, diff or {NOT_CODE}")
         elif language.startswith("{code") or "python" in language:
             raise ValueError(f"line {line}: write ```python, so that the code is run")
-        exempt = False
+        exempt, needed = False, None
     return found
 
 
-def run(page: Path, text: str) -> dict[str, object]:
+def run(page: Path, text: str, have: str | None = None) -> dict[str, object]:
     """Run a page's blocks in order in one namespace; a traceback names the page's own line."""
     namespace: dict[str, object] = {"__name__": "__main__"}
-    for line, code in blocks(text):
+    for line, code in blocks(text, have):
         padded = "\n" * (line - 1) + code
         exec(compile(padded, str(page), "exec", dont_inherit=True), namespace)
     return namespace
@@ -139,6 +149,13 @@ def test_blocks_share_a_namespace_and_diffs_run_as_patched():
     assert named_targets(PAGE) == {"demo", "test"}
 
 
+def test_a_block_that_needs_a_package_runs_where_it_is():
+    text = "<!-- needs: torchrl -->\n```python\nx = 1\n```\n\n```python\ny = 2\n```\n"
+    assert [code for _, code in blocks(text)] == ["y = 2\n"]
+    assert [code for _, code in blocks(text, "tianshou")] == ["y = 2\n"]
+    assert [code for _, code in blocks(text, "torchrl")] == ["x = 1\n", "y = 2\n"]
+
+
 def test_failure_names_the_line_of_the_page():
     with pytest.raises(NameError) as caught:
         run(README, "One\n\n```python\nx = 1\nmissing\n```\n")
@@ -151,6 +168,8 @@ def test_failure_names_the_line_of_the_page():
     [
         "<!-- no-run: slow -->\n```python\nx = 1\n```",
         "<!-- no-run: slow -->\n\n```python\nx = 1\n```",
+        "<!-- needs: torchrl -->\n```diff\n+x = 1\n```",
+        "<!-- needs: no_such_thing -->\n```python\nx = 1\n```",
         "```py\nx = 1\n```",
         "```python title=a.py\nx = 1\n```",
         "```{code-block} python\nx = 1\n```",

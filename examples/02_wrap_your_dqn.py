@@ -1,0 +1,151 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Wrap your own DQN
+#
+# `cleanrl_style_dqn.py`, beside this notebook, is a DQN in one file: a network, its target, Adam, a deque of transitions, and a loop. It
+# learns CartPole and then a CartPole whose two actions are swapped. Both look the same and pay the same, but what balances the pole in one throws
+# it over in the other.
+#
+# Learning the second task, the script forgets the first. This is all that has to change so that it does not. (The notebook takes about a minute on a CPU.)
+
+# %%
+import difflib
+import os
+from collections import deque
+from copy import deepcopy
+from pathlib import Path
+
+import cleanrl_style_dqn as script
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+
+from owlrl import DistillationRegularizer, ExpWeightsSelector, ModelEvidence, OwlWrapper, QLearner
+
+torch.set_num_threads(1)  # the networks are small
+
+bare, wrapped = (Path(f"cleanrl_style_dqn{end}.py").read_text().splitlines() for end in ("", "_owl"))
+print(*difflib.unified_diff(bare, wrapped, "bare", "wrapped", n=2, lineterm=""), sep="\n")
+
+# %% [markdown]
+# ## As it was
+#
+# The script trains one network on one task after the other and tests it on what it has learned so far. Episodes end after 200 steps, so 200 is best.
+
+# %%
+args = script.parse_args(["--seed", "2"])
+args.timesteps = int(os.environ.get("OWLRL_EXAMPLE_FRAMES", args.timesteps))  # of each task, at most
+
+scores = script.main(args)
+last = script.TASKS[-1]
+forgotten = {task: scores[last, task] for task in script.TASKS}
+
+# %% [markdown]
+# What is left of the first task is worse than pushing at random, which lasts about 22 steps: the network now does the opposite of what is right there.
+#
+# ## With owlrl
+#
+# The lines of the diff, one by one. `QLearner` says what the script has. `OwlWrapper` finds the output layer and gives it a head per task, in place; the optimizer
+# and the target grow with it, and the deque holds one task at a time. `DistillationRegularizer` keeps the old head's answers while the trunk learns on,
+# and `ModelEvidence` is for later. `train` and `test` are the script's own.
+
+# %%
+torch.manual_seed(args.seed)
+q = script.QNetwork()
+target = deepcopy(q)
+optimizer = torch.optim.Adam(q.parameters(), lr=args.learning_rate)
+buffer = deque(maxlen=args.buffer_size)
+
+learner = QLearner(q, target, optimizer, replay=buffer, gamma=args.gamma)
+guard, evidence = DistillationRegularizer(1.0, seed=args.seed), ModelEvidence(seed=args.seed)
+owl = OwlWrapper(learner, regularizer=guard, evidence=evidence)
+print(owl)
+
+for task in script.TASKS:
+    with owl.task(task):
+        script.train(args, script.make_env(task), q, target, optimizer, buffer)
+
+told = {}
+for task in script.TASKS:
+    with owl.use(task):
+        told[task] = script.test(args, script.make_env(task), q)
+print("told the task:", told)
+
+# %% [markdown]
+# ## When nobody says which task it is
+#
+# The rewards are the same in both tasks, always 1, so they tell nothing. What differs is what an action does: `ModelEvidence` fits, at the end of each task, a small
+# model of what follows on what, and asks at every step which task's model foretold the pole's movement. The selector shifts its weight to that task's head.
+
+# %%
+found = {task: owl.evaluate(script.make_env(task), episodes=20, seed=0).mean_return for task in script.TASKS}
+print("not told:", found)
+
+# %%
+figure, axis = plt.subplots(figsize=(6, 3))
+groups = {"bare": forgotten, "wrapped, told": told, "wrapped, not told": found}
+for k, (label, values) in enumerate(groups.items()):
+    bars = axis.bar(np.arange(2) + 0.27 * (k - 1), list(values.values()), width=0.25, label=label)
+    axis.bar_label(bars, fmt="%.0f")
+axis.set(xticks=range(2), xticklabels=script.TASKS, ylim=(0, 260), ylabel="mean return")
+axis.set_title("after learning plain and then flipped CartPole")
+axis.legend(ncols=3, loc="upper center", fontsize="small")
+plt.show()
+
+# %% [markdown]
+# ## Crossed wires
+#
+# Now somebody swaps the actions in the middle of an episode, and says nothing. The selector keeps a little weight on every head, so it can come back:
+
+# %%
+policy = owl.policy(ExpWeightsSelector(seed=0))
+policy.reset()
+env = script.make_env("plain")
+observation, _ = env.reset(seed=1)
+angles, over = [], False
+while not over:
+    action = policy.act(observation)
+    does = action if len(angles) < 100 else 1 - action
+    following, reward, terminated, truncated, _ = env.step(does)
+    policy.observe(observation, action, reward, following, terminated)
+    angles.append(np.degrees(following[2]))
+    observation, over = following, terminated or truncated
+
+figure, (above, below) = plt.subplots(2, figsize=(7, 4), sharex=True)
+above.plot(angles, color="black", linewidth=1)
+above.set(ylim=(-13, 13), ylabel="angle of the pole, °", title="the actions are swapped after step 100")
+probabilities = np.array([step.probabilities for step in policy.trace])
+for k, task in enumerate(policy.tasks):
+    below.plot(probabilities[:, k], drawstyle="steps-post", label=f"head of {task}")
+below.set(ylabel="probability", xlabel="step")
+below.legend(loc="center left")
+for axis in (above, below):
+    axis.axvline(100, color="tab:red", linestyle=":")
+plt.show()
+print("steps in balance:", len(angles))
+
+# %% [markdown]
+# ## How sure is this?
+#
+# With seeds 1 to 5 of the scripts, after both tasks: bare, the first task was left with 9 to 35 of 200. Wrapped, nothing that was learned was lost, and all was learned but
+# for seed 1, where the script itself reached only 186 in the first task. Not told, it got 187 to 200: once in about 80 episodes the selector tries the
+# other head for a few steps in the middle of an episode, and the pole falls. (That is the price of following crossed wires; `ExpWeightsSelector(hold=1)` tries it for one step, which does no harm here.)
+#
+# The evidence matters. With `TDErrorEvidence`, the default, the policy lasted 14 to 88 steps when it was not told the task, against 19 to 26 with random heads: near balance
+# all states are worth the same, so TD errors say next to nothing about the task. And the guard matters: heads alone kept 114 to 120 of the first
+# task, EWC 157 to 200.
+#
+# `docs/recipes.md` has these numbers and wraps DQNs of Tianshou and TorchRL; `docs/wrap-your-learner.md` has saving, loading, and what to do when something
+# does not fit.

@@ -1,0 +1,32 @@
+"""The recipes of the documentation learn and keep two tasks, where their library is installed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.test_readme import OPTIONAL, ROOT, run
+
+PAGE = ROOT / "docs" / "recipes.md"
+
+
+@pytest.mark.parametrize("package", OPTIONAL)
+def test_the_recipe_keeps_both_tasks(package, tmp_path, monkeypatch):
+    pytest.importorskip(package)
+    monkeypatch.chdir(tmp_path)
+    found = run(PAGE, PAGE.read_text(encoding="utf-8"), package)
+    owl, tasks = found["owl"], found["tasks"]
+    assert min(found["scores"].values()) >= 7.5, "8 is best, 2 is chance"
+    assert min(owl.evaluate(env, seed=1).mean_return for env in tasks.values()) >= 6.0, "not told"
+
+    replay = owl.replay
+    replay.begin_task("plus 1")
+    kept = replay.sample_distinct(len(replay))
+    assert len(kept) == 480
+    paying = (kept.observation.argmax(1) + 1) % 4
+    assert np.array_equal((kept.action == paying).float(), kept.reward), "rows of that task, and no other"
+    owl.save(tmp_path / "owl.safetensors")
+    state = replay.state_dict()
+    replay.begin_task("plus 2")
+    replay.load_state_dict(state)
+    assert np.array_equal(np.sort(replay.sample_distinct(480).action), np.sort(kept.action))
