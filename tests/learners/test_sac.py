@@ -65,7 +65,7 @@ def described(agent, **more):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("changes", [{}, {"beta": 0.0}, {"num_critics": 1}])
+@pytest.mark.parametrize("changes", [{}, {"mean_loss": "likelihood"}, {"num_critics": 1}])
 def test_a_continuous_bandit_is_learned(changes):
     agent = SAC(Push(), config=replace(QUICK, **changes), seed=0)
     before = miss(agent)
@@ -102,7 +102,8 @@ def test_critics_know_how_noisy_a_reward_is():
 def slow_update(agent, batch, noise):
     """Every number of an update again, in float64 and row by row, with plain gradient steps of 0.01."""
     actor, critics, targets = (copy.deepcopy(n).double() for n in (agent.actor, agent.critics, agent.targets))
-    alpha, gamma, beta = math.exp(agent.log_alpha.item()), agent.config.gamma, agent.config.beta
+    alpha, gamma = math.exp(agent.log_alpha.item()), agent.config.gamma
+    squared = agent.config.mean_loss == "squared"
 
     def draw(observation, e):
         mean, log_std = actor(observation[None])[0].chunk(2)
@@ -110,7 +111,7 @@ def slow_update(agent, batch, noise):
         density = Normal(mean, log_std.exp()).log_prob(raw) - torch.log(1 - raw.tanh() ** 2)
         return (agent.actor.action_bias + agent.actor.action_scale * raw.tanh())[None], density.sum()
 
-    critic_loss = 0.0
+    likelihood, errors = 0.0, 0.0
     for k in range(len(batch)):
         following = batch.next_observation[k].double()
         action, log_prob = draw(following, noise[0, k].double())
@@ -118,9 +119,16 @@ def slow_update(agent, batch, noise):
         goal = batch.reward[k].double() + (0.0 if batch.terminated[k] else gamma * value.detach())
         output = critics(batch.observation[k : k + 1].double(), batch.action[k : k + 1].double())[0]
         for mean, log_variance in zip(output[:2], output[2:], strict=True):
-            nll = 0.5 * (log_variance + (goal - mean) ** 2 / log_variance.exp())
-            critic_loss = critic_loss + nll * log_variance.exp().detach() ** beta / len(batch)
-    critic_grads = torch.autograd.grad(critic_loss, list(critics.parameters()))
+            error = (goal - mean) ** 2
+            errors = errors + 0.5 * error / len(batch)
+            own = error.detach() if squared else error
+            likelihood = likelihood + 0.5 * (log_variance + own / log_variance.exp()) / len(batch)
+    critic_loss = (likelihood + (errors if squared else 0.0)).item()
+    names, parameters = zip(*critics.named_parameters(), strict=True)
+    critic_grads = torch.autograd.grad(likelihood, parameters, retain_graph=True)
+    if squared:  # the likelihood is nothing to the trunks
+        pulls = zip(names, critic_grads, torch.autograd.grad(errors, parameters), strict=True)
+        critic_grads = [g + nll if name.startswith("outputs") else g for name, nll, g in pulls]
     with torch.no_grad():
         for p, g in zip(critics.parameters(), critic_grads, strict=True):
             p -= 0.01 * g
@@ -139,14 +147,14 @@ def slow_update(agent, batch, noise):
         for p, q in zip(targets.parameters(), critics.parameters(), strict=True):
             p += agent.config.target_rate * (q - p)
     log_alpha = agent.log_alpha.item() + 0.01 * (np.mean(log_probs) + agent.target_entropy)
-    losses = {"alpha": alpha, "critic": critic_loss.item(), "actor": actor_loss.item()}
+    losses = {"alpha": alpha, "critic": critic_loss, "actor": actor_loss.item()}
     return losses, (actor, critics, targets), critic_grads, log_alpha
 
 
-@pytest.mark.parametrize("beta", [0.0, 0.5])
-def test_an_update_equals_a_slow_one(beta):
+@pytest.mark.parametrize("mean_loss", ["squared", "likelihood"])
+def test_an_update_equals_a_slow_one(mean_loss):
     env = Still(action=spaces.Box(np.array([0.0, -3.0], np.float32), np.array([10.0, -1.0], np.float32)))
-    agent = SAC(env, config=replace(QUICK, beta=beta, learning_starts=60), seed=0)
+    agent = SAC(env, config=replace(QUICK, mean_loss=mean_loss, learning_starts=60), seed=0)
     agent.learn(70)
     agent.env.cut = True
     agent.learn(70)
@@ -292,7 +300,7 @@ def test_callbacks_and_repr():
 
 
 def test_named_settings():
-    assert SACConfig() == SAC_FAST and SAC_PAPER.beta == 0.0
+    assert SACConfig() == SAC_FAST and SAC_PAPER.mean_loss == "likelihood"
     assert (SAC_PAPER.learning_rate, SAC_PAPER.target_rate, SAC_PAPER.buffer_size) == (3e-4, 0.01, 1_000_000)
     assert (len(SAC_PAPER.critic_hidden), len(SAC_PAPER.actor_hidden)) == (4, 3)
 

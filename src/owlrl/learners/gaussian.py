@@ -167,22 +167,28 @@ class GaussianCritics(nn.Module):
         """(B, ...) observations, actions in the environment's units → (B, 2·L): means, log-variances."""
         return torch.cat(self.moments(observation, action), dim=-1)
 
-    def moments(self, observation: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        """Means and log-variances of Q(s, a), (B, L) each."""
-        mean, log_variance = self._outputs(observation, action)
+    def moments(self, observation: Tensor, action: Tensor, *, apart: bool = False) -> tuple[Tensor, Tensor]:
+        """Means and log-variances of Q(s, a), (B, L) each; ``apart``: no gradient of these to the trunks."""
+        features = self._features(observation, action)
+        mean, log_variance = self._outputs(features)
+        if apart:
+            log_variance = self._outputs(features.detach())[1]
         return mean, soft_clamp(log_variance, *self.log_variance)
 
     def means(self, observation: Tensor, action: Tensor) -> Tensor:
         """The means alone, (B, L): all that a policy is trained with."""
-        return self._outputs(observation, action)[0]
+        return self._outputs(self._features(observation, action))[0]
 
-    def _outputs(self, observation: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+    def _features(self, observation: Tensor, action: Tensor) -> Tensor:
         unit = torch.addcmul(self.unit_bias, self.unit_scale, action.flatten(1))
         pair = torch.cat([observation.flatten(1), unit], dim=1)
         x = pair.expand(len(self.outputs), *pair.shape)
         for layer in self.trunks:
-            x = layer(x).relu_()  # (L, B, F)
-        outputs = [out(features) for out, features in zip(self.outputs, x, strict=True)]
+            x = layer(x).relu_()
+        return x  # (L, B, F)
+
+    def _outputs(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        outputs = [out(x) for out, x in zip(self.outputs, features, strict=True)]
         mean, log_variance = torch.stack(outputs, dim=-1).unbind(-2)  # (B, 2, L)
         return mean, log_variance
 

@@ -137,25 +137,18 @@ class SAC:
     def update(self, batch: Transitions) -> dict[str, float]:
         """One gradient step of critics, policy and α on ``batch``; returns both losses and α."""
         batch = batch.to(self.device)
-        observation, action, noise = (
-            batch.observation.float(),
-            batch.action.float(),
-            self._noise(2, len(batch)),
-        )
+        observation, action = batch.observation.float(), batch.action.float()
+        noise = self._noise(2, len(batch))
         alpha = self._finite(batch, "alpha", self.alpha)
         goal = self._goal(batch, alpha, noise[0])
-        mean, log_variance = self.critics.moments(observation, action)  # (B, L)
-        losses = gaussian_nll(mean, log_variance, goal[:, None])
-        if self.config.beta:
-            losses = losses * (self.config.beta * log_variance.detach()).exp()
+        mean, losses = self._critic_losses(observation, action, goal)
         critic_loss = _mean(losses.sum(-1), batch.weight)
         found = {"alpha": alpha, "critic": self._finite(batch, "critic loss", critic_loss.item())}
         self._step(self.critic_optimizer, critic_loss)
 
         drawn, log_prob = self.actor.draw(observation, noise[1])
-        actor_loss = -_mean(
-            soft_value(self.critics.means(observation, drawn).t(), log_prob, alpha), batch.weight
-        )
+        value = soft_value(self.critics.means(observation, drawn).t(), log_prob, alpha)
+        actor_loss = -_mean(value, batch.weight)
         found["actor"] = self._finite(batch, "actor loss", actor_loss.item())
         self._step(self.actor_optimizer, actor_loss)
         self._update_alpha(log_prob)
@@ -171,6 +164,15 @@ class SAC:
             action, log_prob = self.actor.draw(following, noise)
             value = soft_value(self.targets.means(following, action).t(), log_prob, alpha)
             return td_target(batch.reward, batch.discount, batch.terminated, value)
+
+    def _critic_losses(self, observation: Tensor, action: Tensor, goal: Tensor) -> tuple[Tensor, Tensor]:
+        """The critics' means and losses, (B, L) each."""
+        apart = self.config.mean_loss == "squared"
+        mean, log_variance = self.critics.moments(observation, action, apart=apart)
+        if not apart:
+            return mean, gaussian_nll(mean, log_variance, goal[:, None])
+        likelihood = gaussian_nll(mean.detach(), log_variance, goal[:, None])
+        return mean, likelihood + 0.5 * (mean - goal[:, None]).square()
 
     def _step(self, optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
         own = [parameter for group in optimizer.param_groups for parameter in group["params"]]

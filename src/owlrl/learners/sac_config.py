@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from owlrl.errors import int_problem, raise_problems
 
@@ -22,8 +23,9 @@ class SACConfig:
         num_critics: critics in the ensemble; the least of their means is bootstrapped from.
         log_std: bounds of the policy's log standard deviation.
         log_variance: bounds of a critic's log-variance.
-        beta: each row's likelihood is weighted by its variance to this power. 0 is the plain
-            likelihood; with more, rows that a critic is unsure of are not left behind.
+        mean_loss: what a critic's mean and trunk are trained by. "likelihood" is the paper's, and pulls
+            least where it is wrong most; with "squared" errors the likelihood trains the variance's
+            outputs alone.
         update_every: frames per update, over all environments together.
         learning_starts: rows in the replay before the first update; until then actions are random.
         target_rate: how far the target critics move towards the critics at each update.
@@ -44,7 +46,7 @@ class SACConfig:
     num_critics: int = 2
     log_std: tuple[float, float] = (-10.0, 2.0)
     log_variance: tuple[float, float] = (-10.0, 20.0)
-    beta: float = 0.5
+    mean_loss: Literal["squared", "likelihood"] = "squared"
     update_every: int = 1
     learning_starts: int = 500
     target_rate: float = 0.005
@@ -62,6 +64,8 @@ class SACConfig:
             low, high = getattr(self, name)
             if not low < high:
                 problems.append(f"{name} is {(low, high)}; expected (low, high) with low < high")
+        if self.mean_loss not in ("squared", "likelihood"):
+            problems.append(f"mean_loss is {self.mean_loss!r}; expected 'squared' or 'likelihood'")
         if not self.initial_alpha > 0:
             problems.append(f"initial_alpha is {self.initial_alpha!r}; expected a number > 0")
         # a ring of one-step episodes holds a transition in every other frame
@@ -79,7 +83,7 @@ SAC_PAPER = SACConfig(
     learning_rate=3e-4,
     actor_hidden=(200, 200, 200),
     critic_hidden=(200, 200, 200, 200),
-    beta=0.0,
+    mean_loss="likelihood",
     target_rate=0.01,
     buffer_size=1_000_000,
 )
