@@ -31,7 +31,7 @@ from owlrl.replay import SharedReplay
 from .helpers import tiny, tiny_control
 
 LEFT, RIGHT = "pendulum+90", "pendulum-90"
-SEEN = ("oracle", "hedge+nll", "hedge+reward", "paper+td-squared", "paper+nll-raw", "random")
+SEEN = ("oracle", "hedge+model", "hedge+nll", "hedge+reward", "paper+td-squared", "paper+nll-raw", "random")
 
 
 @pytest.fixture(scope="module")

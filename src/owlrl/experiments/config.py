@@ -177,10 +177,10 @@ class Run:
     def _policy_problems(self) -> list[str]:
         found = []
         for name in self.policies:
-            found += _complaints(lambda name=name: parse_policy(name))  # type: ignore[misc]
+            found += _complaints(lambda name=name: parse_policy(name, control=self.control))  # type: ignore[misc]
             if not self.recipe.heads and name != ORACLE:
                 found.append(f"policy is {name!r}; expected {ORACLE!r}: {self.method} has one head")
-            if "nll" in name and not self.control and (name.endswith("raw") or not self.recipe.dropout):
+            if name.endswith("nll") and not self.recipe.dropout and not self.control:
                 found.append(f"policy is {name!r}; expected a method with dropout, {self.method} has none")
         return found
 

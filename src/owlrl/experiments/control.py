@@ -139,7 +139,7 @@ class ControlSession:
             q=GaussianQ(),
             init=run.recipe.init,
         )
-        names = {parse_policy(name).evidence for name in run.acting}
+        names = {parse_policy(name, control=True).evidence for name in run.acting}
         self.evidence = make_evidence(names, seed=run.seed, control=True)
         self.heads: dict[str, int] = {}
         make = run.recipe.regularizer

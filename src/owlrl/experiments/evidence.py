@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from owlrl import ModelEvidence, RewardEvidence, TDErrorEvidence
 from owlrl.errors import OwlValueError
-from owlrl.evidence import GaussianNLLEvidence
+from owlrl.evidence import GaussianNLLEvidence, RecalibratedEvidence
 from owlrl.learners import one_hot_cells
 from owlrl.protocols import Evidence, MultiHead, OffPolicyLearner
 from owlrl.td import taken
@@ -170,10 +170,14 @@ class EvidenceSet:
             part.load_state_dict(state_dict[name])
 
 
-CONTROL: dict[str, Callable[[int], Evidence]] = {  # where it is another with continuous actions
-    "reward": lambda seed: RewardEvidence(seed=seed),
-    "nll": lambda seed: GaussianNLLEvidence(),
-    "nll-raw": lambda seed: GaussianNLLEvidence(calibrated=False, clip=1e6),  # the paper's
+CONTROL: dict[str, Callable[[int], Evidence]] = {  # with continuous actions instead, or in addition
+    "td": lambda seed: RecalibratedEvidence(TDErrorEvidence()),
+    "td-once": lambda seed: TDErrorEvidence(),
+    "nll": lambda seed: RecalibratedEvidence(GaussianNLLEvidence()),
+    "nll-once": lambda seed: GaussianNLLEvidence(),
+    "nll-raw": lambda seed: GaussianNLLEvidence(calibrated=False, clip=1e6),
+    "reward": lambda seed: RewardEvidence(updates=2_000, seed=seed),
+    "model": lambda seed: ModelEvidence(seed=seed),
 }
 EVIDENCE: dict[str, Callable[[int], Evidence]] = {
     "td": lambda seed: TDErrorEvidence(),
@@ -192,6 +196,10 @@ def make_evidence(names: Iterable[str], *, seed: int, control: bool = False) -> 
     ``td-squared`` the paper's G, ``reward`` a reward predictor per task, ``model`` a
     model of each task, ``nll`` the likelihood under
     dropout; ``td-and-reward`` is the sum of two.
+
+    With continuous actions (``control``) ``td`` and ``nll``, the likelihood under probabilistic critics, are
+    calibrated again after each task, ``td-once`` and ``nll-once`` only after their own; ``nll-raw`` is the
+    paper's G.
 
     >>> from owlrl.experiments import make_evidence
     >>> sorted(make_evidence(["none", "td-and-reward"], seed=0).parts)

@@ -29,8 +29,9 @@ SELECTORS: dict[str, Callable[[int], HeadSelector]] = {
 }
 # With continuous actions: likelihood, TD error and reward as evidence, each taken in as we and as they do it.
 CONTROL_POLICIES = (
-    *("hedge+nll", "hedge+td", "hedge+td-squared", "hedge+reward"),
-    *(f"hedge-{how}+{evidence}" for evidence in ("nll", "td") for how in ("slow", "share", "floor")),
+    *("hedge+reward", "hedge+model", "hedge+nll", "hedge+td"),
+    *("hedge+nll-once", "hedge+td-once", "hedge+td-squared"),
+    *(f"hedge-{how}+{what}" for what in ("nll-once", "td-once") for how in ("slow", "share", "floor")),
     *("released+nll-raw", "released+td-squared", "released+reward"),
     *("paper+nll-raw", "paper+td-squared", "paper+reward"),
 )
@@ -49,8 +50,10 @@ class PolicyName(NamedTuple):
     evidence: str
 
 
-def parse_policy(name: str) -> PolicyName:
+def parse_policy(name: str, *, control: bool = False) -> PolicyName:
     """Selector and evidence of ``"selector+evidence"``; some selectors need no evidence.
+
+    With continuous actions (``control``) there is more evidence to choose from.
 
     >>> from owlrl.experiments import parse_policy
     >>> parse_policy("hedge+td-and-reward")
@@ -63,10 +66,11 @@ def parse_policy(name: str) -> PolicyName:
     if not plus and selector in known:
         return PolicyName(selector, "none")
     rest = [n for n in SELECTORS if n not in known]
-    if selector not in rest or any(part not in {*EVIDENCE, *CONTROL} for part in evidence.split("-and-")):
+    there = {**EVIDENCE, **CONTROL} if control else EVIDENCE
+    if selector not in rest or any(part not in there for part in evidence.split("-and-")):
         raise OwlValueError(
             f"policy is {name!r}; expected {', '.join(known)}, or one of {', '.join(rest)} with one of "
-            f"{', '.join(EVIDENCE)}, e.g. hedge+td"
+            f"{', '.join(there)}, e.g. hedge+td"
         )
     return PolicyName(selector, evidence)
 

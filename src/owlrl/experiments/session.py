@@ -196,7 +196,7 @@ def acting_policy(session: Trained, name: str, truth: Sequence[str]) -> Adaptive
     heads = session.run.recipe.heads
     if heads and not session.heads:
         raise OwlStateError("Session.policy: no task has been learned yet")
-    selector, evidence = parse_policy(name)
+    selector, evidence = parse_policy(name, control=session.run.control)
     arms = dict(session.heads) if heads else {"every task": 0}
     if selector != ORACLE:
         chosen = SELECTORS[selector](session.run.seed)

@@ -132,7 +132,7 @@ def run_experiment(
     >>> len(result.select("evaluation", policy="oracle"))
     2
     """
-    begun = time.time()
+    begun, worked = time.time(), time.process_time()
     with repeatable(run.seed):
         session, rows = train(run, progress=progress)
         trained = time.time()
@@ -140,7 +140,8 @@ def run_experiment(
         if checkpoint is not None:
             session.save(checkpoint)
     seconds = {"train": trained - begun, "evaluate": time.time() - trained}
-    return Result(run, rows, {**environment(), "started": begun, "seconds": seconds})
+    cpu = time.process_time() - worked
+    return Result(run, rows, {**environment(), "started": begun, "seconds": seconds, "cpu_seconds": cpu})
 
 
 @contextmanager
