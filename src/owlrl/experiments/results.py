@@ -31,8 +31,8 @@ class Result:
     Attributes:
         run: what was run.
         rows: plain dicts, each with a "kind": "training", "score", "evaluation", "in-a-row", "trace".
-        info: versions, git revision, when it was started (seconds since 1970), how long it took and how long it
-            kept a core busy.
+        info: versions, git revision, when it was started (seconds since 1970), how long it took, and how long
+            it kept a core busy.
 
     >>> from owlrl.experiments import Result, Run
     >>> result = Result(Run("SC2"), [{"kind": "score", "task": "a", "score": 1.0}], {})
