@@ -169,11 +169,11 @@ class GaussianCritics(nn.Module):
 
     def moments(self, observation: Tensor, action: Tensor, *, apart: bool = False) -> tuple[Tensor, Tensor]:
         """Means and log-variances of Q(s, a), (B, L) each; ``apart``: no gradient of these to the trunks."""
-        features = self._features(observation, action)
-        mean, log_variance = self._outputs(features)
-        if apart:
-            log_variance = self._outputs(features.detach())[1]
-        return mean, soft_clamp(log_variance, *self.log_variance)
+        features, rows = self._features(observation, action), len(observation)
+        mean, log_variance = self._outputs(
+            torch.cat([features, features.detach()], dim=1) if apart else features
+        )
+        return mean[:rows], soft_clamp(log_variance[-rows:], *self.log_variance)
 
     def means(self, observation: Tensor, action: Tensor) -> Tensor:
         """The means alone, (B, L): all that a policy is trained with."""
