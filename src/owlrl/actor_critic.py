@@ -68,7 +68,7 @@ class ActorCriticLearner:
         preprocess: how a batch of raw observations becomes the networks' input; by default a cast to
             the actor's dtype and device.
         layers: names of the output layers by network name, where they are not found by themselves.
-        init: how a new task's heads start, "fresh" or as a "copy" of the active ones.
+        init: how a new task's heads start, "fresh", answering "zero" or as a "copy" of the active ones.
 
     >>> import copy, torch
     >>> from collections import deque
@@ -108,7 +108,7 @@ class ActorCriticLearner:
         per_task: Mapping[str, Stateful] | None = None,
         preprocess: Callable[[Tensor], Tensor] | None = None,
         layers: Mapping[str, Sequence[str]] | None = None,
-        init: Literal["fresh", "copy"] = "fresh",
+        init: Literal["fresh", "zero", "copy"] = "fresh",
     ) -> None:
         self.actor = actor
         self.critics = critics

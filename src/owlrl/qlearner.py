@@ -51,7 +51,7 @@ class QLearner:
         preprocess: how a batch of raw observations becomes the network's input; by default a
             cast to the network's dtype and device.
         layers: names of the output layers, where they are not found by themselves.
-        init: how a new task's head starts, "fresh" or as a "copy" of the active one.
+        init: how a new task's head starts, "fresh", answering "zero" or as a "copy" of the active one.
 
     >>> import copy, torch
     >>> from collections import deque
@@ -76,7 +76,7 @@ class QLearner:
         per_task: Mapping[str, Stateful] | None = None,
         preprocess: Preprocess | None = None,
         layers: Sequence[str] | None = None,
-        init: Literal["fresh", "copy"] = "fresh",
+        init: Literal["fresh", "zero", "copy"] = "fresh",
     ) -> None:
         self.q = q
         self.target = target

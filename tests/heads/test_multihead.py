@@ -210,6 +210,37 @@ def test_idle_heads_stay_bit_identical(name, set_to_none):
     assert all(torch.equal(kept[k], v) for k, v in q.heads[1].state_dict().items())
 
 
+@pytest.mark.parametrize(
+    "options", [{}, {"dueling": True}, {"head": lambda f, a: nn.Sequential(nn.Linear(f, 7), nn.Linear(7, a))}]
+)
+def test_init_zero_answers_zero_and_learns(options):
+    q = MultiHeadQ(nn.Linear(4, 8), 8, 3, **options)
+    index, x = q.add_head(init="zero"), torch.randn(5, 4)
+    assert q(x, head=index).eq(0).all() and q(x, head=0).ne(0).any()
+    optimizer = torch.optim.Adam(q.parameters(), lr=0.05)
+    for _ in range(200):
+        loss = (q(x, head=index) - torch.eye(5)[:, :3]).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert loss < 0.05
+
+
+def test_init_zero_needs_a_linear_layer():
+    class Scale(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(1))
+
+        def forward(self, features):
+            return self.scale * features
+
+    q = MultiHeadQ(nn.Linear(4, 3), 3, 3, head=lambda f, a: Scale())
+    with pytest.raises(OwlValueError, match="needs a linear layer"):
+        q.add_head(init="zero")
+    assert q.num_heads == 1
+
+
 def test_init_copy_starts_equal_and_apart():
     q = make("dueling", heads=2)
     q.activate(1)

@@ -202,6 +202,17 @@ def test_heads_of_other_sizes():
         heads.add_head(init="warm")
 
 
+@pytest.mark.parametrize("bias", [True, False])
+def test_zero_answers_zero_and_the_others_as_before(bias):
+    network = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3, bias=bias))
+    x = torch.randn(5, 4)
+    before = network(x)
+    heads = promote_output_layers(network)
+    index = heads.add_head(init="zero", num_actions=2)
+    assert heads(x, head=index).eq(0).all() and heads(x, head=index).shape == (5, 2)
+    assert torch.equal(heads(x, head=0), before)
+
+
 def test_copy_starts_from_the_active_head():
     heads = promote_output_layers(Dueling())
     heads.add_head()

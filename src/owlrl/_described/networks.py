@@ -92,7 +92,7 @@ class TrainedNetwork:
         if not isinstance(self.network, MultiHeadQ):
             self._heads = self._target_heads = None
 
-    def add_head(self, *, init: Literal["fresh", "copy"], num_actions: int | None = None) -> int:
+    def add_head(self, *, init: Literal["fresh", "zero", "copy"], num_actions: int | None = None) -> int:
         """Grow network, optimizer and target together; the target's head is equal."""
         index = self.heads.add_head(init=init, num_actions=num_actions, optimizer=self.optimizer)
         target = self.target_heads

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from owlrl._described.networks import TrainedNetwork
 from owlrl.heads import MultiHeadLinear
-from owlrl.heads.growth import owning_group
+from owlrl.heads.growth import HEAD_INITS, owning_group
 from owlrl.protocols import Stateful, TaskReplay, missing_members
 
 __all__ = [
@@ -44,8 +44,8 @@ def common_problems(
                 f"per_task[{name!r}] is a {type(item).__name__}; expected an object with state_dict and "
                 "load_state_dict that is not an optimizer (those grow with the heads)"
             )
-    if init not in ("fresh", "copy"):
-        found.append(f'init is {init!r}; expected "fresh" or "copy"')
+    if init not in HEAD_INITS:
+        found.append(f"init is {init!r}; expected one of {HEAD_INITS}")
     if preprocess is not None and not callable(preprocess):
         found.append(f"preprocess is {preprocess!r}; expected a function of a batch of observations")
     return found

@@ -39,7 +39,7 @@ class SB3Learner:
     Args:
         model: the model, built with an environment.
         warm_start: rows kept of each task for its return; 0 keeps none.
-        init: how a new task's head starts, "fresh" or as a "copy" of the active one.
+        init: how a new task's head starts, "fresh", answering "zero" or as a "copy" of the active one.
         layers: names of the output layers, where they are not found by themselves: a list for a
             Q-network, a dict of "actor" and "critic" otherwise.
 
@@ -59,7 +59,7 @@ class SB3Learner:
         model: OffPolicyAlgorithm,
         *,
         warm_start: int = 50_000,
-        init: Literal["fresh", "copy"] = "fresh",
+        init: Literal["fresh", "zero", "copy"] = "fresh",
         layers: Sequence[str] | Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         self.model = _supported(model)

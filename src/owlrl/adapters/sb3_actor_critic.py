@@ -116,7 +116,7 @@ def describe_actor_critic(
     replay: TaskReplay,
     per_task: Mapping[str, Stateful],
     layers: Mapping[str, Sequence[str]] | None = None,
-    init: Literal["fresh", "copy"] = "fresh",
+    init: Literal["fresh", "zero", "copy"] = "fresh",
 ) -> ActorCriticLearner:
     """The model's networks, optimizers, temperature and settings.
 

@@ -22,7 +22,7 @@ def describe_dqn(
     replay: TaskReplay,
     per_task: Mapping[str, Stateful],
     layers: Sequence[str] | None = None,
-    init: Literal["fresh", "copy"] = "fresh",
+    init: Literal["fresh", "zero", "copy"] = "fresh",
 ) -> QLearner:
     """The model's networks, optimizer and settings; a QR-DQN's Q-values are the means of its quantiles.
 

@@ -31,7 +31,7 @@ class Method:
         strength: of the regularizer (λ of EWC, μ of distillation).
         control: strengths for actor and critics with continuous actions; None if it is not there for them.
         warm_start: rows kept of each task for its next visit; for the scoped replay.
-        init: a new task's head, "fresh" or a "copy" of the last one.
+        init: a new task's head, "fresh", answering "zero" or a "copy" of the last one.
         head: makes a head of another kind than a linear one from feature size and actions.
         dropout: probability of the paper's MC dropout; 0 for none.
         epsilon_restart: on a revisit exploration starts anew and falls so many times faster; None
@@ -50,7 +50,7 @@ class Method:
     strength: float = 0.0
     control: Mapping[str, float] | None = None
     warm_start: int = 0
-    init: Literal["fresh", "copy"] = "fresh"
+    init: Literal["fresh", "zero", "copy"] = "zero"
     head: Callable[[int, int], nn.Module] | None = None
     dropout: float = 0.0
     epsilon_restart: float | None = None
@@ -69,7 +69,7 @@ def _current(strength: Strength, seed: int) -> Regularizer:
 
 
 def _memory(strength: Strength, seed: int) -> Regularizer:
-    return DistillationRegularizer(strength, seed=seed)
+    return DistillationRegularizer(strength, every=4, seed=seed)
 
 
 def _two_layers(features: int, actions: int) -> nn.Module:

@@ -9,7 +9,9 @@ from torch.optim import Optimizer
 
 from owlrl.errors import OwlValueError
 
-__all__ = ["extend_optimizer", "owning_group", "shrink_optimizer"]
+__all__ = ["HEAD_INITS", "extend_optimizer", "owning_group", "shrink_optimizer"]
+
+HEAD_INITS = ("fresh", "zero", "copy")  # how a new head starts
 
 
 def owning_group(optimizer: Optimizer, parameter: Tensor) -> int | None:

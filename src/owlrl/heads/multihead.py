@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from owlrl.errors import OwlTypeError, OwlValueError, int_problem, raise_problems
-from owlrl.heads.growth import extend_optimizer
+from owlrl.heads.growth import HEAD_INITS, extend_optimizer
 from owlrl.heads.linear import LinearStack, occurring, pad_columns
 from owlrl.types import HeadPointer, check_head, check_heads
 
@@ -137,19 +137,19 @@ class MultiHeadQ(nn.Module):
     def add_head(
         self,
         *,
-        init: Literal["fresh", "copy"] = "fresh",
+        init: Literal["fresh", "zero", "copy"] = "fresh",
         num_actions: int | None = None,
         optimizer: Optimizer | None = None,
     ) -> int:
         """Make a head and return its index; the active head stays active.
 
         Args:
-            init: "fresh" draws new weights, "copy" starts from the active head's.
+            init: "fresh" draws new weights, "zero" answers 0 at first, "copy" starts from the active head's.
             num_actions: if this task has another number of actions than the first.
             optimizer: also trains the new head, in the group that holds the first one.
         """
-        if init not in ("fresh", "copy"):
-            raise OwlValueError(f'MultiHeadQ.add_head: init is {init!r}; expected "fresh" or "copy"')
+        if init not in HEAD_INITS:
+            raise OwlValueError(f"MultiHeadQ.add_head: init is {init!r}; expected one of {HEAD_INITS}")
         if num_actions is not None and (problem := int_problem("num_actions", num_actions)):
             raise OwlValueError(f"MultiHeadQ.add_head: {problem}")
         if init == "copy" and num_actions is not None:
@@ -163,6 +163,8 @@ class MultiHeadQ(nn.Module):
             like = next(active.parameters())
             new = self._new_head(num_actions or self.num_actions)
             new.to(device=like.device, dtype=like.dtype)
+            if init == "zero":
+                _answer_zero(new)
         new.train(self.training)
         for parameter in new.parameters():
             parameter.grad = None
@@ -239,6 +241,20 @@ class MultiHeadQ(nn.Module):
             return torch.stack(outputs)[place, torch.arange(len(features), device=features.device)]
         rows = [s.per_row(layers, features, heads) for s, layers in zip(self._stacks, streams, strict=False)]
         return dueling_q(*rows) if len(rows) == 2 else rows[0]
+
+
+def _answer_zero(head: nn.Module) -> None:
+    """Set the layers that a new head ends in to 0."""
+    layers = [m for m in head.modules() if isinstance(m, nn.Linear)]
+    if not layers:
+        raise OwlValueError(
+            f'MultiHeadQ.add_head: init="zero" needs a linear layer at the end of {type(head).__name__}; '
+            'pass init="fresh" and start at zero in your factory'
+        )
+    with torch.no_grad():
+        for layer in layers if isinstance(head, DuelingHead) else layers[-1:]:
+            for parameter in layer.parameters():
+                parameter.zero_()
 
 
 def _grow_to_state(q: nn.Module, state_dict: dict[str, Any], prefix: str, *_: object) -> None:

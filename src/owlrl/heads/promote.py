@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from owlrl.errors import OwlStateError, OwlTypeError, OwlValueError, int_problem
-from owlrl.heads.growth import extend_optimizer, shrink_optimizer
+from owlrl.heads.growth import HEAD_INITS, extend_optimizer, shrink_optimizer
 from owlrl.heads.linear import MultiHeadLinear, occurring, pad_columns
 from owlrl.heads.output_layers import check_promotable, find_output_layers
 from owlrl.heads.view import Call, NetworkView, joined
@@ -91,24 +91,24 @@ class PromotedNetwork:
     def add_head(
         self,
         *,
-        init: Literal["fresh", "copy"] = "fresh",
+        init: Literal["fresh", "zero", "copy"] = "fresh",
         num_actions: int | None = None,
         optimizer: Optimizer | None = None,
     ) -> int:
         """Make a head on every output layer and return its index.
 
         Args:
-            init: "fresh" draws new weights, "copy" starts from the active head's.
+            init: "fresh" draws new weights, "zero" answers 0 at first, "copy" starts from the active head's.
             num_actions: outputs of the new head, for a network with one output layer.
             optimizer: also trains the new head, in the group that holds the first one.
         """
-        if init not in ("fresh", "copy"):
-            raise OwlValueError(f'PromotedNetwork.add_head: init is {init!r}; expected "fresh" or "copy"')
+        if init not in HEAD_INITS:
+            raise OwlValueError(f"PromotedNetwork.add_head: init is {init!r}; expected one of {HEAD_INITS}")
         if num_actions is not None and (problem := int_problem("num_actions", num_actions)):
             raise OwlValueError(f"PromotedNetwork.add_head: {problem}")
         if num_actions is not None and (len(self.layers) > 1 or init == "copy"):
             raise OwlValueError(
-                f"PromotedNetwork.add_head: num_actions goes with one output layer and init='fresh'; "
+                "PromotedNetwork.add_head: num_actions goes with one output layer, and not with init='copy'; "
                 f"this network has {list(self.layers)}, init={init!r}"
             )
         active, index = self.pointer.head, self.num_heads
@@ -237,9 +237,9 @@ def _new_linear(like: nn.Linear, init: str, num_actions: int | None) -> nn.Linea
         device=like.weight.device,
         dtype=like.weight.dtype,
     )
-    if init == "copy":
+    if init != "fresh":
         with torch.no_grad():
-            new.weight.copy_(like.weight)
-            if new.bias is not None:
-                new.bias.copy_(like.bias)
+            for own, other in ((new.weight, like.weight), (new.bias, like.bias)):
+                if own is not None:
+                    own.copy_(other) if init == "copy" else own.zero_()
     return new.train(like.training)

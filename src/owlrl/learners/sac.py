@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,8 @@ from owlrl.td import soft_value, td_target
 from owlrl.types import Transitions
 
 __all__ = ["SAC"]
+
+TAIL = 10  # the average that is handed over is of about the last 1/TAIL of the iterates
 
 
 class SAC:
@@ -104,7 +106,8 @@ class SAC:
             raise OwlValueError(f"SAC.learn: {problem}")
         self.env = self.env if env is None else env
         stepper = Stepper(self.env, seed=None if self._seed is None else int(self._rng.integers(2**31)))
-        settings, owed = self.config, 0
+        settings, owed, done = self.config, 0, 0
+        average = [parameter.detach().clone() for parameter in self.actor.parameters()]
         with progress("SAC.learn", frames, show=progress_bar) as bar:
             for seen in range(stepper.num_envs, frames + stepper.num_envs, stepper.num_envs):
                 random = len(self.replay) < settings.learning_starts
@@ -122,10 +125,14 @@ class SAC:
                     owed += stepper.num_envs
                     while owed >= settings.update_every:
                         self.update(self.replay.sample(settings.batch_size))
+                        done += 1
+                        _move(average, [*self.actor.parameters()], TAIL / (done + TAIL - 1))
                         owed -= settings.update_every
                 bar.update(stepper.num_envs)
                 if callback is not None:
                     callback(self, seen)
+        if settings.hand_over:
+            _move([*self.actor.parameters()], average, 1.0)
 
     def predict(self, observation: np.ndarray, *, deterministic: bool = True) -> np.ndarray:
         """The policy's action for one observation or a batch; drawn from it if not ``deterministic``."""
@@ -188,10 +195,7 @@ class SAC:
         self.alpha_optimizer.step()
 
     def _move_targets(self) -> None:
-        targets: list[Tensor] = list(self.targets.parameters())
-        sources: list[Tensor] = list(self.critics.parameters())
-        with torch.no_grad():
-            torch._foreach_lerp_(targets, sources, self.config.target_rate)
+        _move([*self.targets.parameters()], [*self.critics.parameters()], self.config.target_rate)
 
     def _finite(self, batch: Transitions, quantity: str, number: float) -> float:
         if not math.isfinite(number):
@@ -238,6 +242,11 @@ def _networks(config: SACConfig, size: int, box: ActionBox) -> tuple[GaussianAct
         log_variance=config.log_variance,
     )
     return actor, critics
+
+
+def _move(tensors: Sequence[Tensor], towards: Sequence[Tensor], rate: float) -> None:
+    with torch.no_grad():
+        torch._foreach_lerp_(list(tensors), list(towards), rate)
 
 
 def _mean(losses: Tensor, weight: Tensor | None) -> Tensor:

@@ -29,6 +29,8 @@ class SACConfig:
         update_every: frames per update, over all environments together.
         learning_starts: rows in the replay before the first update; until then actions are random.
         target_rate: how far the target critics move towards the critics at each update.
+        hand_over: at the end of ``learn`` the policy takes on the average of about the last tenth of its
+            iterates, which holds what single ones lose and find again.
         initial_alpha: α at the start.
         target_entropy: what α is learned for; None is −dim(A).
         buffer_size: rows of the replay.
@@ -50,6 +52,7 @@ class SACConfig:
     update_every: int = 1
     learning_starts: int = 500
     target_rate: float = 0.005
+    hand_over: bool = True
     initial_alpha: float = 1.0
     target_entropy: float | None = None
     buffer_size: int = 200_000
@@ -85,5 +88,6 @@ SAC_PAPER = SACConfig(
     critic_hidden=(200, 200, 200, 200),
     mean_loss="likelihood",
     target_rate=0.01,
+    hand_over=False,
     buffer_size=1_000_000,
 )

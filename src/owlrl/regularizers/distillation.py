@@ -75,7 +75,9 @@ class DistillationRegularizer:
         strength: the weight of the penalty (the paper's μ), or one per network name.
         states: "memory" or "current".
         memory_size: rows kept per task.
-        batch_size: rows compared per update, in total.
+        batch_size: rows compared at a time, in total.
+        every: with `attach`, compare at every such step only, and pull that many times as hard: cheaper, and
+            the same on average.
         seed: of the generator that draws them.
 
     >>> import torch
@@ -102,12 +104,13 @@ class DistillationRegularizer:
         states: Literal["memory", "current"] = "memory",
         memory_size: int = 5_000,
         batch_size: int = 128,
+        every: int = 1,
         seed: int | None = None,
     ) -> None:
         problems = strength_problems(strength)
         if states not in ("memory", "current"):
             problems.append(f'states is {states!r}; expected "memory" or "current"')
-        for name, value in (("memory_size", memory_size), ("batch_size", batch_size)):
+        for name, value in (("memory_size", memory_size), ("batch_size", batch_size), ("every", every)):
             if not is_count(value):
                 problems.append(f"{name} is {value!r}; expected an int >= 1")
         if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or seed < 0):
@@ -117,11 +120,13 @@ class DistillationRegularizer:
         self.states = states
         self.memory_size = memory_size
         self.batch_size = batch_size
+        self.every = every
         self.seed = seed
         self._rng = np.random.default_rng(seed)
         self._networks: dict[str, MultiHead] = {}
         self._sample: Callable[[int], Transitions] | None = None
         self._kept: Kept = {}
+        self._steps: dict[str, int] = {}  # of each network's optimizer, since something is kept
         self._hooks = StepHooks("DistillationRegularizer")
 
     def bind(
@@ -169,10 +174,11 @@ class DistillationRegularizer:
         self._hooks.detach()
 
     def state_dict(self) -> dict[str, Any]:
-        """All rows or weights kept, and the generator."""
+        """All rows or weights kept, the steps counted, and the generator."""
         return {
             "states": self.states,
             "kept": dump(self._kept),
+            "steps": dict(self._steps),
             "generator": dict(self._rng.bit_generator.state),
         }
 
@@ -186,6 +192,7 @@ class DistillationRegularizer:
             problems = misfits(kept, self._networks, every_name=True)
         raise_problems("DistillationRegularizer.load_state_dict", problems)
         self._kept, self._rng = kept, rng
+        self._steps = {name: int(count) for name, count in state_dict.get("steps", {}).items()}
 
     def __repr__(self) -> str:
         return f"DistillationRegularizer({self.strength!r}, states={self.states!r}, kept={list(self._kept)})"
@@ -252,12 +259,16 @@ class DistillationRegularizer:
             network = self._networks.get(name)
             if network is not None and not any(id(p) in mine for p in network.module.parameters()):
                 continue  # another optimizer's network
+            self._steps[name] = self._steps.get(name, 0) + 1
+            if self._steps[name] % self.every:
+                continue
             with torch.enable_grad():
                 found = self._loss(name)
                 if found is None:
                     continue
                 meant = [p for p in found.on if id(p) in mine and p.requires_grad]
-                grads = torch.autograd.grad(found.loss, meant, allow_unused=True) if meant else ()
+                loss = self.every * found.loss
+                grads = torch.autograd.grad(loss, meant, allow_unused=True) if meant else ()
             _add(meant, grads, gradient_scale(optimizer))
 
 
