@@ -101,12 +101,14 @@ def _alone(seed: int) -> list[Run]:
 
 
 def _pendulum(seed: int) -> list[Run]:
-    def runs(methods: Sequence[str], angles: str) -> list[Run]:
-        schedule = {"frames": 4_000, "rounds": 2, "num_envs": 4, "eval_every": 4_000}
+    def runs(methods: Sequence[str], angles: str, **more: Any) -> list[Run]:
+        schedule = {"frames": 4_000, "rounds": 2, "num_envs": 4, "eval_every": 4_000, **more}
         return _compare(methods, f"owlrl/Pendulum-v0:{angles}", seed, **schedule)
 
     together = runs(("experience-replay", "owl", "owl-memory"), "90,-90")
-    return together + runs(("owl-no-ewc",), "90") + runs(("owl-no-ewc",), "-90")
+    return together + [
+        run for angle in ("90", "-90") for run in runs(("owl-no-ewc",), angle, policies=("oracle",))
+    ]
 
 
 STUDIES: dict[str, Study] = {
