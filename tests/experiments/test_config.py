@@ -102,7 +102,7 @@ def test_policies_fit_the_method():
         ({"frames": 1e5}, "frames is 100000.0; expected an int >= 1"),
         ({"strength": float("nan")}, "strength is nan"),
         ({"strength": True}, "strength is True"),
-        ({"learner": "slow"}, "learner is 'slow'; expected one of fast, paper"),
+        ({"learner": "slow"}, "learner is 'slow'; expected one of fast, curious, paper"),
         ({"overrides": {"lr": 1.0}}, "overrides has 'lr'; expected one of learning_rate"),
         ({"overrides": {"n_step": 1.5}}, r"overrides\['n_step'\] is 1.5; expected the like of 5"),
         ({"overrides": {"double": 1}}, r"overrides\['double'\] is 1"),
