@@ -102,7 +102,7 @@ def _alone(seed: int) -> list[Run]:
 
 def _pendulum(seed: int) -> list[Run]:
     def runs(methods: Sequence[str], angles: str, **more: Any) -> list[Run]:
-        schedule = {"frames": 4_000, "rounds": 2, "num_envs": 4, "eval_every": 4_000, **more}
+        schedule = {"frames": 5_000, "rounds": 3, "num_envs": 4, "eval_every": 5_000, **more}
         return _compare(methods, f"owlrl/Pendulum-v0:{angles}", seed, **schedule)
 
     together = runs(("experience-replay", "owl", "owl-memory"), "90,-90")
@@ -121,7 +121,7 @@ STUDIES: dict[str, Study] = {
     "ablations": Study("the paper's ablations on five crossings, one pass", _ablations),
     "revisits": Study("what matters when tasks come back: two crossings, two rounds", _revisits),
     "strengths": Study("how strong each guard should be, on three crossings", _strengths),
-    "pendulum": Study("two opposed Pendulums, twice each; and each by itself", _pendulum),
+    "pendulum": Study("two opposed Pendulums, three rounds as in the paper; and each by itself", _pendulum),
     "alone": Study("each crossing by itself, the reference of forward transfer", _alone),
 }
 
