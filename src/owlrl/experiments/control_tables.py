@@ -103,4 +103,5 @@ def _trained_alone(like: Group, tasks: Sequence[str], groups: Sequence[Group]) -
 
 def _schedule(group: Group) -> tuple[object, ...]:
     run = group.run
-    return run.arguments, run.frames, run.frames_by_task, run.rounds, run.learner, run.overrides, run.num_envs
+    each = {task: run.rounds * frames for task, frames in run.frames_by_task.items()}
+    return run.arguments, run.rounds * run.frames, each, run.learner, run.overrides, run.num_envs
