@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import runpy
 import sys
 
@@ -10,7 +11,7 @@ import pytest
 
 from owlrl import cli
 from owlrl.cli import main
-from owlrl.experiments import STUDIES, Study, fanout
+from owlrl.experiments import STUDIES, Study, fanout, training
 from tests.experiments.helpers import tiny
 
 SMALL = ["--frames", "128", "--episodes", "2", "--policies", "oracle", "random"]
@@ -59,6 +60,29 @@ def test_train_takes_any_levels(tmp_path, capsys):
     assert {row["task"] for row in told["rows"]} == {"simplecrossing-3", "simplecrossing-7"}
 
 
+def test_a_stopped_training_goes_on(tmp_path, capsys, monkeypatch):
+    real = training._train_task
+
+    def stopping(session, curve, number, task, *, progress):
+        if task == "crossroads-1":
+            raise KeyboardInterrupt
+        return real(session, curve, number, task, progress=progress)
+
+    command = ["train", *CORRIDORS, *SMALL, *SETTINGS, "--output", str(tmp_path)]
+    with monkeypatch.context() as patched:
+        patched.setattr(training, "_train_task", stopping)
+        assert main(command) == 130
+    assert "the same command goes on from there" in capsys.readouterr().err
+    (part,) = tmp_path.iterdir()
+    assert main(command) == 0
+    assert capsys.readouterr().out.startswith(f"going on from {part}\n")
+    (result,) = tmp_path.glob("*.jsonl")
+    assert not part.exists() and len(list(tmp_path.iterdir())) == 2
+    result.write_text("{", encoding="utf-8")  # what is damaged is done again
+    assert main(command) == 0
+    assert "is there already" not in capsys.readouterr().out and len(result.read_text()) > 1
+
+
 SMALL_SAC = [
     *("--frames", "40", "--episodes", "2", "--policies", "oracle", "random"),
     *(
@@ -84,9 +108,18 @@ def test_train_and_evaluate_angles(tmp_path, capsys):
     others = ["--env-id", "owlrl/Pendulum-v0", "--angles", "0", "--arguments", "max_episode_steps=20"]
     assert main(["evaluate", told["checkpoint"], *others, "--policies", "random"]) == 0
     assert "pendulum+0" in capsys.readouterr().out
-    assert "was trained; expected the like" in refused(
-        capsys, "evaluate", told["checkpoint"], "--levels", "3"
-    )
+    named = ["--tasks", "owlrl/Pendulum-v0:0", "--policies", "random", "--episodes", "2"]
+    assert main(["evaluate", told["checkpoint"], *named]) == 0
+    assert "pendulum+0" in capsys.readouterr().out
+    shorter = ["--arguments", "max_episode_steps=5", "--policies", "random", "--episodes", "2", "--json"]
+    assert main(["evaluate", told["checkpoint"], *shorter]) == 0
+    assert {row["mean_length"] for row in json.loads(capsys.readouterr().out)["rows"]} == {5.0}
+    for arguments, message in (
+        (["--levels", "3"], "was trained; expected the like"),
+        (["--arguments", "length=3"], "cannot be made"),
+        ([*others[:2], "--angles", "0", "--policies", "oracle"], "none has learned pendulum+0"),
+    ):
+        assert message in refused(capsys, "evaluate", told["checkpoint"], *arguments)
 
 
 def test_frames_are_those_of_the_kind_of_task():
@@ -97,6 +130,7 @@ def test_frames_are_those_of_the_kind_of_task():
 
 
 def test_a_demo_may_be_named():
+    assert cli._parse(["demo", "--arms", "6"]).arms == 6
     assert [cli._parse(["demo", *name]).name for name in ([], ["pendulum"], ["--name", "pendulum"])] == [
         "crossroads",
         "pendulum",
@@ -139,6 +173,10 @@ def test_evaluate_equals_the_evaluation_of_training(trained, capsys):
         (["train", "--frames", "0", "--seed", "-1"], "2 problems"),
         (["train", "--set", "n_step"], "set has 'n_step'; expected name=value"),
         (["train", "--set", "n_step=many"], "expected the like of 5"),
+        (["train", "--set", "batch_size=0"], "DQNConfig: batch_size is 0"),
+        (["train", "--env-id", "owlrl/DoorKey-v0"], "of which nothing is chosen; give levels"),
+        (["train", "--env-id", "owlrl/Pendulum-v0"], "give angles, e.g. --angles 90 -90"),
+        (["train", "--env-id", "owlrl/Pendulum-v0", "--angles", "9", "--arguments", "x=1"], "cannot be made"),
         (["train", "--arguments", "max_steps=x", *CORRIDORS[:2]], "max_steps is 'x'"),
         (["evaluate", "nowhere.safetensors"], "there is no such file"),
         (["evaluate", __file__], "is not a readable checkpoint"),
@@ -147,6 +185,10 @@ def test_evaluate_equals_the_evaluation_of_training(trained, capsys):
         (["reproduce", "sc3", "--jobs", "0"], "jobs is 0"),
         (["reproduce", "sc3", "--scheduler", "tcp://x:1"], "go together"),
         (["demo", "--arms", "9"], "arms is 9"),
+        (["demo", "--frames", "0", "--seed", "-1"], "2 problems"),
+        (["demo", "--picture", "demo.xyz"], "expected a name that ends with .jpg, .pdf, .png, .svg"),
+        (["demo", "pendulum", "--picture", "demo.gif"], "picture is demo.gif"),
+        (["demo", "pendulum", "--arms", "4"], "arms is 4; the Pendulum has none"),
     ],
 )
 def test_bad_input_is_one_line(capsys, tmp_path, monkeypatch, arguments, message):
@@ -216,6 +258,29 @@ def test_ctrl_c_says_how_to_go_on(capsys, monkeypatch, tmp_path):
     monkeypatch.setattr(fanout, "run_experiment", stop)
     assert main(["reproduce", "sc3", "--output", str(tmp_path)]) == 130
     assert "the same command goes on from there" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["reproduce", "headline", "--list"], ["demo", "--help"]])
+def test_nobody_reads_on(capsys, monkeypatch, command):
+    """As in owlrl … | head: no complaint, and none when the interpreter flushes at its end."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    with monkeypatch.context() as patched, os.fdopen(writing, "w") as pipe:
+        patched.setattr(sys, "stdout", pipe)
+        assert main(command) == 141
+        print("more", flush=True)
+    assert capsys.readouterr().err == ""
+
+
+def test_fewer_actions_than_were_learned_are_refused(capsys, tmp_path):
+    doors = ["--env-id", "owlrl/DoorKey-v0", "--levels", "4", "--arguments", "size=5", "max_steps=10"]
+    assert main(["train", *doors, *SMALL, *SETTINGS, "--output", str(tmp_path)]) == 0
+    (checkpoint,) = tmp_path.glob("*.safetensors")
+    capsys.readouterr()
+    asked = ["evaluate", str(checkpoint), "--levels", "3", "--policies", "random", "--episodes", "2"]
+    assert "simplecrossing-3 have fewer actions than the 7" in refused(capsys, *asked)
+    assert main([*asked, "--arguments", "num_actions=7", "max_steps=10"]) == 0
+    assert "simplecrossing-3" in capsys.readouterr().out
 
 
 def test_demo_prints_its_table_and_draws(capsys, tmp_path):

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from owlrl import (
+    AdaptivePolicy,
     EWCRegularizer,
     ExpWeightsSelector,
     MaxQSelector,
@@ -57,6 +58,23 @@ def test_no_module_is_changed(owl):
     assert all(torch.equal(before[k], v) for k, v in module.state_dict().items())
     assert module.pointer.head == head and module.training == training
     assert all(p.grad is None or not p.grad.any() for p in module.heads[0].parameters())
+
+
+def test_without_evidence_nothing_is_scored(owl, monkeypatch):
+    def scored(*_):
+        raise AssertionError("nobody asked for evidence")
+
+    told = owl.evaluate(Signs(1), task="b", seed=0)
+    monkeypatch.setattr(owl.evidence, "losses", scored)
+    again = owl.evaluate(Signs(1), task="b", seed=0)  # a head that is told needs none
+    assert np.array_equal(told.returns, again.returns) and told.mean_return > 0
+    policy = AdaptivePolicy(owl.learner, UniformSelector(seed=0), None, {"a": 0, "b": 1})
+    for envs, shape in ((None, (2,)), (3, (3, 2))):
+        policy.reset(num_envs=envs)
+        seen = SIGNS[0] if envs is None else SIGNS[:envs]
+        rewards, ended = (1.0, False) if envs is None else (np.ones(envs), np.zeros(envs, bool))
+        policy.observe(seen, policy.act(seen), rewards, seen, ended)
+        assert policy.trace[0].losses.shape == shape and not policy.trace[0].losses.any()
 
 
 def test_many_environments_equal_one_at_a_time(owl):

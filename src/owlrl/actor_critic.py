@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, MutableSequence, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -21,6 +21,7 @@ from owlrl._described.actor_critic_problems import (
     replay_problems,
 )
 from owlrl._described.problems import common_problems, target_problems
+from owlrl.adapting import as_replay
 from owlrl.errors import OwlStateError, OwlTypeError, OwlValueError
 from owlrl.heads import MultiHeadQ
 from owlrl.heads.output_layers import default_input
@@ -28,7 +29,6 @@ from owlrl.heads.view import Call, joined
 from owlrl.modes import probing
 from owlrl.outputs import CriticOutput, Deterministic, Distribution, GaussianQ, QValues, TanhGaussian
 from owlrl.protocols import Consolidation, MultiHead, Stateful, TaskReplay
-from owlrl.replay import ListReplay
 from owlrl.temperature import TaskTemperature
 from owlrl.types import HeadPointer, Transitions
 
@@ -54,8 +54,9 @@ class ActorCriticLearner:
             its own: a new one starts from the value at wrapping, a revisited one resumes.
         alpha_optimizer: trains ``log_alpha`` and nothing else; its state is per task, too.
         alpha: a fixed temperature instead.
-        replay: where the script puts its transitions: a `TaskScopedReplay` or one of its siblings, or a
-            list or ``deque`` of (observation, action, reward, next_observation, done).
+        replay: where the script puts its transitions: a `TaskScopedReplay` or one of its siblings, the
+            ``ReplayBuffer`` of Stable-Baselines3 or CleanRL, or a list or ``deque`` of (observation,
+            action, reward, next_observation, done).
         gamma: the script's discount.
         distribution: how the actor's output becomes actions; by default `TanhGaussian` where there is a
             temperature (with the actor's ``action_scale`` and ``action_bias``, if it has them), else
@@ -99,7 +100,7 @@ class ActorCriticLearner:
         log_alpha: Tensor | None = None,
         alpha_optimizer: Optimizer | None = None,
         alpha: float | None = None,
-        replay: TaskReplay | MutableSequence[Any] | None = None,
+        replay: Any = None,
         gamma: float = 0.99,
         distribution: Distribution | None = None,
         q: CriticOutput | None = None,
@@ -119,9 +120,7 @@ class ActorCriticLearner:
         self.log_alpha = log_alpha
         self.alpha_optimizer = alpha_optimizer
         self.alpha = alpha
-        self.replay: TaskReplay | None = (
-            ListReplay(replay, gamma=gamma) if isinstance(replay, MutableSequence) else replay
-        )
+        self.replay: TaskReplay | None = as_replay(replay, gamma=gamma)
         self.gamma = gamma
         self.distribution = distribution
         self.q = q

@@ -29,6 +29,9 @@ describe a DQN with QLearner(q, target, optimizer, replay=...), an actor with cr
 ActorCriticLearner(actor, critics, ...), or write these as owlrl.protocols.OffPolicyLearner says
     """
     learner = as_learner(learner)
+    if isinstance(learner, type):
+        name = learner.__name__
+        raise OwlTypeError(f"check_learner: got the class {name}; expected an object, {name}(...)")
     if missing := missing_members(learner, OffPolicyLearner):
         raise OwlTypeError(
             f"check_learner: {type(learner).__name__} misses {', '.join(missing)}; describe a DQN with "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Any, Union
@@ -12,7 +13,7 @@ from owlrl.experiments.commands import Demo, Evaluate, Report, Reproduce, Train
 
 __all__ = ["main"]
 
-STOPPED = 130  # what a shell gives after Ctrl-C
+STOPPED, CLOSED = 130, 141  # what a shell gives after Ctrl-C, and where nobody reads on: owlrl … | head
 EXAMPLES = {
     "train": """Train a method on tasks one after the other, and evaluate it.
 
@@ -45,6 +46,7 @@ EXAMPLES = {
   owlrl demo pendulum
 """,
 }
+KEEPING = ("train", "reproduce")
 COMMANDS = {"train": Train, "evaluate": Evaluate, "reproduce": Reproduce, "report": Report, "demo": Demo}
 
 
@@ -58,11 +60,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     missing sc3-owl-memory-s0-1128f782
     0
     """
+    given = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        command = _parse(sys.argv[1:] if arguments is None else list(arguments))
-        return int(command())
+        try:
+            return int(_parse(given)())
+        finally:
+            sys.stdout.flush()  # or a closed pipe is only noticed when the interpreter ends
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return CLOSED
     except KeyboardInterrupt:
-        print("owlrl: stopped; what is finished stays, the same command goes on from there", file=sys.stderr)
+        kept = "; what is finished stays, the same command goes on from there"
+        print(f"owlrl: stopped{kept if given[0] in KEEPING else ''}", file=sys.stderr)
         return STOPPED
     except (OwlError, OSError) as error:
         line = " ".join(str(error).split())

@@ -39,7 +39,8 @@ class AdaptivePolicy:
     """Draws a head, acts with it, scores every head on what happened, and draws again.
 
     Made by `OwlWrapper.policy`. Only heads of tasks that were learned are arms. No module is
-    changed. For one environment observations come without a batch dimension; after
+    changed. Where ``evidence`` is None nothing is scored and every loss is 0: enough for a selector that
+    learns from none. For one environment observations come without a batch dimension; after
     ``reset(num_envs=E)`` everything has a leading dimension E.
 
     >>> import numpy as np, torch
@@ -60,7 +61,11 @@ class AdaptivePolicy:
     """
 
     def __init__(
-        self, learner: OffPolicyLearner, selector: HeadSelector, evidence: Evidence, heads: dict[str, int]
+        self,
+        learner: OffPolicyLearner,
+        selector: HeadSelector,
+        evidence: Evidence | None,
+        heads: dict[str, int],
     ) -> None:
         self.selector = selector
         self.evidence = evidence
@@ -130,7 +135,9 @@ class AdaptivePolicy:
         ``mask`` (E,) leaves out environments whose step was no transition (an automatic reset).
         """
         transitions = self._transitions(observation, action, reward, next_observation, terminated)
-        losses = self.evidence.losses(self._learner, transitions, self._heads)
+        losses = np.zeros((len(transitions), len(self._heads)))
+        if self.evidence is not None:
+            losses = self.evidence.losses(self._learner, transitions, self._heads)
         if self._num_envs is None:
             losses = losses[0]
         self.selector.update(losses, mask=mask)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, MutableSequence, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -19,11 +19,11 @@ from owlrl._described.problems import (
     ownership_problems,
     target_problems,
 )
+from owlrl.adapting import as_replay
 from owlrl.errors import OwlStateError
 from owlrl.heads import MultiHeadQ
 from owlrl.modes import eval_mode
 from owlrl.protocols import Consolidation, MultiHead, Stateful, TaskReplay
-from owlrl.replay import ListReplay
 from owlrl.td import double_q_value, max_q_value, taken, td_target
 from owlrl.types import HeadPointer, Transitions
 
@@ -41,8 +41,8 @@ class QLearner:
         target: its target network, or None.
         optimizer: the optimizer that trains ``q``.
         replay: where the script puts its transitions: a `TaskScopedReplay` or one of its
-            siblings, or a plain list or ``deque`` of (observation, action, reward,
-            next_observation, done) tuples.
+            siblings, the ``ReplayBuffer`` of Stable-Baselines3 or CleanRL, or a plain list or
+            ``deque`` of (observation, action, reward, next_observation, done) tuples.
         gamma: the script's discount.
         double: whether its targets are double-Q targets.
         loss: its loss per row, ``loss(q, target, reduction="none")``.
@@ -69,7 +69,7 @@ class QLearner:
         target: nn.Module | None,
         optimizer: Optimizer,
         *,
-        replay: TaskReplay | MutableSequence[Any] | None = None,
+        replay: Any = None,
         gamma: float = 0.99,
         double: bool = True,
         loss: Callable[..., Tensor] = F.smooth_l1_loss,
@@ -81,9 +81,7 @@ class QLearner:
         self.q = q
         self.target = target
         self.optimizer = optimizer
-        self.replay: TaskReplay | None = (
-            ListReplay(replay, gamma=gamma) if isinstance(replay, MutableSequence) else replay
-        )
+        self.replay: TaskReplay | None = as_replay(replay, gamma=gamma)
         self.gamma = gamma
         self.double = double
         self.loss = loss

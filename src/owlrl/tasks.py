@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor
+from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from owlrl.checkpoint import get_rng_state
@@ -142,7 +144,7 @@ def restore_wrapper(
         for name, network in networks.items():
             network.module.load_state_dict(state[group][name])
     for name, optimizer in learner.optimizers.items():
-        optimizer.load_state_dict(state["optimizers"][name])
+        _load_optimizer(optimizer, state["optimizers"][name])
     # every task's own passes by, so that what is known by head is known again; the current one's stays
     owned = [(record.head, record.own) for record in records.values() if record.own]
     for head, own in [*owned, (state["active"], state["per_task"])]:
@@ -150,6 +152,19 @@ def restore_wrapper(
             for name, item in learner.per_task.items():
                 load_own_state(item, own[name])
     return records
+
+
+def _load_optimizer(optimizer: Optimizer, state: dict[str, Any]) -> None:
+    """Load it, with what it keeps of a parameter laid out in memory as the parameter is.
+
+    A file has all tensors row by row, and a fused optimizer walks through memory: beside a parameter that is
+    laid out column by column it would take the moments of one weight for those of another.
+    """
+    optimizer.load_state_dict(state)
+    for parameter, kept in optimizer.state.items():
+        for name, value in kept.items():
+            if isinstance(value, Tensor) and value.shape == parameter.shape:
+                kept[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
 
 
 def _first(learner: OffPolicyLearner) -> MultiHead:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, MutableSequence
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
 from torch.optim import Optimizer
 
-from owlrl.adapting import as_env, as_learner
+from owlrl.adapting import as_env, as_learner, as_replay
 from owlrl.checkpoint import load_state, save_state, set_rng_state
 from owlrl.checks import check_bound, check_learner, part_problem
 from owlrl.errors import OwlStateError, OwlTypeError, OwlValueError, int_problem, raise_problems
@@ -19,7 +19,6 @@ from owlrl.evidence import TDErrorEvidence
 from owlrl.guard import StepGuard
 from owlrl.policy import AdaptivePolicy
 from owlrl.protocols import Evidence, HeadSelector, OffPolicyLearner, Regularizer, Stateful, TaskReplay
-from owlrl.replay import ListReplay
 from owlrl.selection import ExpWeightsSelector, OracleSelector
 from owlrl.tasks import TaskRecord, load_own_state, own_state, restore_wrapper, wrapper_state
 from owlrl.types import HeadPointer, Transitions
@@ -62,16 +61,16 @@ tasks=['left', 'right'])
         learner: Any,
         *,
         regularizer: Regularizer | None = None,
-        replay: TaskReplay | MutableSequence[Any] | None = None,
+        replay: Any = None,
         evidence: Evidence | None = None,
         samples: int = 60_000,
     ) -> None:
         self.learner = learner = as_learner(learner)
         check_learner(learner)
         self.regularizer = regularizer
-        if isinstance(replay, MutableSequence):
-            replay = ListReplay(replay, gamma=learner.gamma)
-        self.replay = learner.replay if replay is None else replay
+        self.replay: TaskReplay | None = (
+            learner.replay if replay is None else as_replay(replay, gamma=learner.gamma)
+        )
         self.evidence = TDErrorEvidence() if evidence is None else evidence
         self.samples = samples
         self.tasks: dict[str, TaskRecord] = {}
@@ -177,7 +176,8 @@ tasks=['left', 'right'])
     ) -> Evaluation:
         """Run greedy episodes in ``env`` (a Gymnasium environment, or a vector of them).
 
-        With ``task`` the head is told (the paper's oracle); without, it is found by ``selector``.
+        With ``task`` the head is told (the paper's oracle), as inside `use`; without, it is found by
+        ``selector``.
         """
         if task is not None and selector is not None:
             raise OwlValueError(
@@ -189,14 +189,18 @@ tasks=['left', 'right'])
             selector = OracleSelector(arms.index(task))
         elif selector is None:
             selector = ExpWeightsSelector(seed=seed)
-        return run_episodes(
-            self.policy(selector),
-            as_env(env),
-            episodes=episodes,
-            seed=seed,
-            max_steps=max_steps,
-            keep_evidence=keep_evidence,
-        )
+        policy = self.policy(selector)
+        if task is not None:
+            policy.evidence = None  # there is nothing to find out
+        with nullcontext() if task is None else self.use(task):
+            return run_episodes(
+                policy,
+                as_env(env),
+                episodes=episodes,
+                seed=seed,
+                max_steps=max_steps,
+                keep_evidence=keep_evidence,
+            )
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything needed to go on to one file, atomically (see `owlrl.checkpoint`).

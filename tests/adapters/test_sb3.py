@@ -177,13 +177,14 @@ def test_forgetting_is_held_back():
         assert owl.evaluate(Guess(sign=sign), episodes=8, seed=0).mean_return > 5.0  # of 7, task not told
 
 
+@pytest.mark.parametrize("regularizer", [EWCRegularizer, DistillationRegularizer])
 @pytest.mark.parametrize(
     ("strength", "free"),
     [({"actor": 0.0, "critic": 1e9}, "actor"), ({"actor": 1e9, "critic": 0.0}, "critic")],
 )
-def test_actor_and_critic_are_held_apart(strength, free):
+def test_actor_and_critic_are_held_apart(strength, free, regularizer):
     model = actor_critic(TD3, learning_rate=1e-2)
-    owl = OwlWrapper(model, regularizer=EWCRegularizer(strength), samples=40)
+    owl = OwlWrapper(model, regularizer=regularizer(strength), samples=40)
     with owl.task("a"):
         model.learn(60)
     trunks = {name: list(n.shared_parameters().values()) for name, n in owl.learner.networks.items()}

@@ -8,7 +8,7 @@ import pytest
 import torch
 from gymnasium import spaces
 from sb3_contrib import QRDQN
-from stable_baselines3 import SAC, TD3
+from stable_baselines3 import DQN, SAC, TD3
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.monitor import Monitor
 
@@ -63,7 +63,7 @@ def test_all_that_does_not_fit_is_said_at_once():
 def test_no_environment_at_all(env):
     owl = wrapped(dqn(**COLLECT))
     with (
-        pytest.raises(OwlTypeError, match="expected a Gymnasium environment or a VecEnv"),
+        pytest.raises(OwlTypeError, match="expected a Gymnasium environment, its id or a VecEnv"),
         owl.task("b", env=env),
     ):
         pass
@@ -132,6 +132,72 @@ def test_a_task_comes_back_to_its_environment():
     with owl.task("b"):
         assert model.get_env() is second
         model.learn(10)
+
+
+def of(model):
+    return model.get_env().envs[0].unwrapped
+
+
+def test_an_environment_that_was_set_by_hand_is_the_tasks():
+    """Before the block or inside of it, as those do who have always called ``model.set_env``."""
+    model, second, third, fourth = dqn(**COLLECT), Guess(), Guess(), Guess()
+    owl = wrapped(model)
+    first = of(model)
+    model.set_env(second)
+    with owl.task("b"):
+        assert of(model) is second
+        model.learn(10)
+    with owl.task("c"):
+        model.set_env(third)
+        model.learn(10)
+    for name, env in (("a", first), ("b", second), ("c", third)):
+        with owl.task(name):
+            assert of(model) is env
+            model.learn(10)
+    model.set_env(fourth)
+    with owl.task("a"):  # a known task in another environment
+        assert of(model) is fourth
+        model.learn(10)
+    with owl.task("b"):
+        assert of(model) is second
+        model.learn(10)
+    with owl.task("a"):
+        assert of(model) is fourth
+        model.learn(10)
+
+
+def test_an_environment_set_in_a_block_that_failed_is_not_the_next_tasks():
+    model = dqn(**COLLECT)
+    owl = wrapped(model)
+    first = of(model)
+    with pytest.raises(KeyError), owl.task("b"):
+        model.set_env(Guess())
+        raise KeyError
+    with owl.task("a"):
+        assert of(model) is first
+        model.learn(10)
+
+
+def test_an_environment_set_by_hand_after_loading_will_do(tmp_path):
+    model = dqn(**COLLECT)
+    owl = wrapped(model)
+    with owl.task("b", env=Guess(sign=-1)):
+        model.learn(10)
+    owl.save(tmp_path / "owl.safetensors")
+    fresh, env = dqn(**COLLECT), Guess(sign=-1)
+    again = OwlWrapper.load(tmp_path / "owl.safetensors", fresh)
+    fresh.set_env(env)
+    with again.task("b"):
+        assert of(fresh) is env
+        fresh.learn(10)
+
+
+def test_an_environment_may_be_given_by_its_id():
+    model = DQN("MlpPolicy", "CartPole-v1", buffer_size=100, seed=0, device="cpu", **COLLECT)
+    owl = wrapped(model)
+    with owl.task("b", env="CartPole-v1"):
+        model.learn(10)
+    assert owl.tasks["b"].visits == 1
 
 
 def test_other_numbers_of_actions():

@@ -7,13 +7,15 @@ import pytest
 import torch
 from sb3_contrib import QRDQN
 from stable_baselines3 import DDPG, DQN, SAC, TD3
+from stable_baselines3.common.env_checker import check_env
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.noise import NormalActionNoise
 from stable_baselines3.common.vec_env import VecNormalize
 
 from owlrl import DistillationRegularizer, EWCRegularizer, OwlWrapper
-from tests.adapters.helpers import KINDS, Guess, any_model, other_env, same, weights
+from tests.adapters.helpers import BOX, KINDS, Guess, any_model, other_env, same, weights
 
+NO_TIMEOUTS = {"handle_timeout_termination": False}
 NOISE = NormalActionNoise(np.zeros(1), np.full(1, 0.1))
 
 
@@ -39,6 +41,9 @@ def assert_equal(bare, model):
     ("kind", "changes"),
     [
         (DQN, {}),
+        (DQN, {"n_steps": 3}),
+        (DQN, {"optimize_memory_usage": True, "replay_buffer_kwargs": NO_TIMEOUTS}),
+        (TD3, {"train_freq": 10, "observations": "dict", "batch_size": 4}),
         (QRDQN, {}),
         (SAC, {"train_freq": 2}),
         (SAC, {"train_freq": 3, "use_sde": True, "sde_sample_freq": 2}),
@@ -102,6 +107,30 @@ def test_one_task_equals_the_bare_model_with_several_normalised_environments():
     assert_equal(bare, model)
     first, second = (each.get_vec_normalize_env().obs_rms for each in (bare, model))
     assert np.array_equal(first.mean, second.mean)
+
+
+@pytest.mark.parametrize("kind", [DQN, SAC, TD3])
+def test_after_unwrapping_a_model_goes_on_as_the_bare_one_would(kind):
+    """Bit for bit: what it learns, what it predicts with noise, and what its environment is."""
+    results = []
+    for wrap in (False, True):
+        env = Guess(*([] if kind is DQN else [BOX]))
+        model = any_model(kind, env=env, train_freq=2)
+        if wrap:
+            owl = OwlWrapper(model)
+            with owl.task("only"):
+                model.learn(60)
+            owl.unwrap()
+        else:
+            model.learn(60)
+        model.learn(40, reset_num_timesteps=False)
+        model.set_random_seed(5)
+        batch = np.linspace(-1, 1, 60, dtype=np.float32).reshape(20, 3)
+        results.append((model, [model.predict(batch)[0] for _ in range(5)]))
+        check_env(env, warn=False)
+    (bare, expected), (model, got) = results
+    assert_equal(bare, model)
+    assert np.array_equal(expected, got)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -162,6 +162,46 @@ def test_noise_of_gsde_is_each_tasks_own():
         model.learn(10)
 
 
+OF_ITS_OWN = "every task has statistics of its own in VecNormalize"
+
+
+def test_statistics_of_several_tasks_are_warned_of_once():
+    env = VecNormalize(make_vec_env(Guess, n_envs=1, seed=0))
+    model = dqn(env=env, learning_starts=10_000)
+    owl = OwlWrapper(model)
+    with owl.task("a"):  # nothing to say yet
+        model.learn(10)
+    with pytest.warns(UserWarning, match=OF_ITS_OWN) as caught, owl.task("b"):
+        model.learn(10)
+    assert caught[0].filename == __file__  # the user's own line
+    for name in ("a", "c"):
+        with owl.task(name):
+            model.learn(10)
+
+
+def test_evaluation_has_the_tasks_own_statistics_and_changes_none():
+    env = VecNormalize(make_vec_env(Guess, n_envs=1, seed=0), norm_reward=False)
+    model = dqn(env=env, learning_starts=10_000)
+    owl = OwlWrapper(model)
+    with owl.task("a"):
+        model.learn(40)
+    of_a = env.obs_rms.mean.copy()
+    with pytest.warns(UserWarning, match=OF_ITS_OWN), owl.task("b"):
+        model.learn(40)
+    of_b, count = env.obs_rms.mean.copy(), env.obs_rms.count
+    seen = []
+    normalize = env.normalize_obs
+    env.normalize_obs = lambda raw: seen.append(env.obs_rms.mean.copy()) or normalize(raw)
+    for task, mean in (("a", of_a), ("b", of_b), (None, of_b)):
+        owl.evaluate(env, task=task, episodes=2)
+        assert all(np.array_equal(each, mean) for each in seen)
+        assert len(seen) > 14
+        seen.clear()
+    assert env.training
+    assert (env.obs_rms.mean.tolist(), env.obs_rms.count) == (of_b.tolist(), count)
+
+
+@pytest.mark.filterwarnings(f"ignore:OwlWrapper.task. {OF_ITS_OWN}")
 @pytest.mark.parametrize("shared", [True, False])
 def test_statistics_of_normalisation_are_each_tasks_own(shared):
     def env(seed):
@@ -204,6 +244,7 @@ def test_statistics_that_were_given_or_frozen_stay():
     assert np.array_equal(frozen.obs_rms.mean, np.full(3, 0.5))
 
 
+@pytest.mark.filterwarnings(f"ignore:OwlWrapper.task. {OF_ITS_OWN}")
 def test_dict_statistics_come_back():
     images_first = VecTransposeImage(make_vec_env(lambda: Guess(observations="dict"), n_envs=1, seed=0))
     env = VecNormalize(images_first, norm_obs_keys=["where"])

@@ -176,6 +176,7 @@ def test_it_finds_the_task_of_a_wrapped_learner():
         ({"updates": True}, "updates is True"),
         ({"clip": float("nan")}, "clip is nan"),
         ({"encode": 3}, "encode is 3"),
+        ({"seed": -1}, "seed is -1; expected an int >= 0, or None"),
         ({"batch_size": -1, "samples": 0.5}, "2 problems"),
     ],
 )

@@ -61,3 +61,11 @@ def test_levels_with_one_layout_share_a_table():
 def test_what_an_environment_objects_to_is_one_of_our_errors(spec):
     with pytest.raises(OwlValueError):
         table_of(spec)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"), [({"length": 3}, "cannot be made: .*'length'"), ({"g": -1.0}, "g is -1.0")]
+)
+def test_what_a_pendulum_objects_to_is_said_before_anything_begins(arguments, message):
+    with pytest.raises(OwlValueError, match=message):
+        resolve_tasks("owlrl/Pendulum-v0:90", arguments)

@@ -8,6 +8,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from torch import nn
 
 from owlrl import DistillationRegularizer, OwlWrapper, PrioritizedSampler, QLearner, TaskScopedReplay
+from owlrl.envs import CrossroadsEnv, TabulatedVectorEnv, tabulate
 from owlrl.errors import NonFiniteError, OwlError
 from owlrl.learners import DQN, FAST, PAPER, DQNConfig
 from tests.own_dqn import SIZE, Signs, score
@@ -104,6 +105,46 @@ def test_callbacks_and_trunks_of_one_s_own():
     assert "DQN(Sequential, updates=10" in repr(agent)
 
 
+def test_heads_of_one_s_own():
+    def two_layers(features, actions):
+        return nn.Sequential(nn.Linear(features, 16), nn.ReLU(), nn.Linear(16, actions))
+
+    agents = [DQN(Signs(), config=replaced(dueling=True), head=two_layers, seed=0) for _ in range(2)]
+    assert [len(network.heads[0]) for network in (agents[0].q, agents[0].target)] == [3, 3]
+    assert torch.equal(agents[0].q.heads[0][0].weight, agents[1].q.heads[0][0].weight)  # seeded
+    agents[0].q.add_head()
+    assert len(agents[0].q.heads[1]) == 3
+    agents[1].learn(350)
+    assert score(agents[1], Signs()) >= 0.95
+    with pytest.raises(OwlError, match="head is 3; expected a factory"):
+        DQN(Signs(), head=3)
+
+
+def test_a_loaded_agent_goes_on_bit_for_bit(tmp_path):
+    """With moments for a weight that lies column by column in memory, as the first one of GridMLP does."""
+    config = replaced(learning_starts=64, update_every=16)
+
+    def made():
+        agent = DQN(TabulatedVectorEnv(tabulate(CrossroadsEnv(2, length=1)), 4), config=config, seed=0)
+        parts = {"replay": agent.replay, "per_task": {"epsilon": agent.epsilon}}
+        return agent, QLearner(agent.q, agent.target, agent.optimizer, gamma=0.5, **parts)
+
+    agent, learner = made()
+    owl = OwlWrapper(learner)
+    with owl.task("a"):
+        agent.learn(400)
+    owl.save(tmp_path / "owl.safetensors")
+    other, fresh = made()
+    loaded = OwlWrapper.load(tmp_path / "owl.safetensors", fresh)
+    other.load_state_dict(agent.state_dict())
+    for each, model in ((owl, agent), (loaded, other)):
+        with each.task("a"):
+            model.learn(200)
+    assert agent.updates == other.updates > 25
+    pairs = zip(agent.q.parameters(), other.q.parameters(), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)
+
+
 def test_a_batch_may_train_another_head():
     agent = DQN(Signs(), config=QUICK, seed=0)
     agent.q.add_head(optimizer=agent.optimizer), agent.target.add_head()
@@ -128,6 +169,10 @@ def test_named_settings():
         (lambda: DQN(Signs(), trunk=nn.Identity()), "go together"),
         (lambda: DQN(Signs(), config=QUICK).learn(0), "expected an int >= 1"),
         (lambda: DQN(Signs(), config=QUICK).learn(True), "expected an int >= 1"),
+        (lambda: DQNConfig(batch_size=0, n_step=1.5, learning_starts=-1), "3 problems"),
+        (lambda: DQNConfig(learning_rate=float("nan"), max_grad_norm=0.0, target_rate=0.0), "3 problems"),
+        (lambda: DQNConfig(gamma=2.0, epsilon=(1.0, -0.1), rewarded_share=1.5), "3 problems"),
+        (lambda: DQNConfig(epsilon_shape="cosine"), "expected 'linear' or 'exponential'"),
     ],
 )
 def test_bad_input(call, message):

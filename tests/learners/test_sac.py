@@ -82,6 +82,27 @@ def test_vectors_of_environments_are_learned_from(mode):
     assert miss(agent) < 0.2 and 150 < agent.updates < 250
 
 
+def test_the_average_of_the_last_iterates_is_handed_over():
+    class Steps:
+        def __init__(self):
+            self.iterates = []
+
+        def __call__(self, agent, seen):
+            self.iterates.append(agent.actor.output.bias.detach().clone())
+
+    last, average = (SAC(Push(), config=replace(QUICK, hand_over=h), seed=0) for h in (False, True))
+    steps = Steps()
+    last.learn(300, callback=steps)
+    average.learn(300)
+    trained = torch.stack(steps.iterates[99:])  # after each of 201 updates, one per frame
+    mean = steps.iterates[0].double()
+    for done, iterate in enumerate(trained.double(), start=1):
+        mean += (iterate - mean) * 10 / (done + 9)
+    assert torch.equal(last.actor.output.bias, trained[-1])
+    torch.testing.assert_close(average.actor.output.bias.double(), mean, rtol=1e-4, atol=1e-6)
+    assert not torch.equal(average.actor.output.bias, trained[-1])
+
+
 @pytest.mark.parametrize(("cut", "value"), [(False, 1.0), (True, 2.0)])
 def test_a_cut_off_episode_bootstraps_and_an_ended_one_does_not(cut, value):
     config = replace(QUICK, initial_alpha=1e-6, target_rate=0.2)
@@ -317,6 +338,7 @@ def test_named_settings():
         (lambda: SAC(Still(observation=spaces.Dict(x=spaces.Discrete(2)))), "expected a Box"),
         (lambda: SAC(Push(), config=QUICK).learn(0), "expected an int >= 1"),
         (lambda: SACConfig(initial_alpha=0.0, log_std=(1.0, 1.0), num_critics=0), "3 problems"),
+        (lambda: SACConfig(learning_rate=0.0, target_rate=2.0, gamma=-1.0, mean_loss="other"), "4 problems"),
         (lambda: SACConfig(actor_hidden=(), learning_starts=100, buffer_size=150), "2 problems"),
     ],
 )

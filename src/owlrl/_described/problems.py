@@ -33,7 +33,7 @@ def common_problems(
     if replay is not None and (missing := missing_members(replay, TaskReplay)):
         found.append(
             f"replay is a {type(replay).__name__} and lacks {', '.join(missing)}; expected a "
-            "TaskScopedReplay, or a list or deque of transitions"
+            "TaskScopedReplay, a list or deque of transitions, or the ReplayBuffer of CleanRL's scripts"
         )
     replayed = getattr(replay, "gamma", gamma)
     if replayed != gamma:
@@ -95,7 +95,8 @@ def head_problems(
     try:
         trained.output_layers(example())
     except Exception as error:  # the network and preprocess are the user's: anything may come
-        return [f"{name} cannot be given heads: {type(error).__name__}: {error}"]
+        said = str(error).replace("\n", "\n  ")  # its own list, one level deeper
+        return [f"{name} cannot be given heads: {type(error).__name__}: {said}"]
     return []
 
 

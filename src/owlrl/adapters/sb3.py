@@ -111,6 +111,7 @@ class SB3Learner:
 
     def bind(self) -> None:
         """Give the networks their heads."""
+        refuse_in_learn(self.model, "wrap a model")
         self._inner.bind()
         self._state.close()
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium import spaces
+from stable_baselines3.common.base_class import maybe_make_env
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
-from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, unwrap_vec_normalize
 
 from owlrl.errors import OwlStateError, OwlTypeError, OwlValueError, raise_problems
 
@@ -54,6 +57,8 @@ class _Known(NamedTuple):
 class TaskEnvs:
     """Which environment each task is trained in; a task that comes back finds its own again.
 
+    It comes with the task (`offer`), or by the model's own ``set_env`` before or inside the task's block.
+
     Args:
         model: the model, whose environment of now belongs to the first task unless that brings another.
         any_num_actions: whether tasks may have different numbers of discrete actions.
@@ -76,6 +81,8 @@ class TaskEnvs:
         self._of_task: dict[str, VecEnv] = {}
         self._known: dict[str, _Known] = {}
         self._offered: VecEnv | None = None
+        self._seen = model.env  # what the model was left with
+        self._open: str | None = None  # the task that was entered and not left
 
     def __len__(self) -> int:
         return len(self._known)
@@ -100,18 +107,21 @@ class TaskEnvs:
     def enter(self, task: str) -> bool:
         """Give the model the task's environment; whether that is another one than it had."""
         env, model = self._choose(task), self.model
+        changed = env is not self._seen
         self._offered = None
-        changed = env is not model.env
-        if changed:
+        if env is not model.env:
             if model.seed is not None and env not in self._of_task.values():
                 env.seed(model.seed)  # set_env does not
             model.set_env(env)
-        places = [known.place for known in self._known.values()]
-        same = [self._known[name].place for name, own in self._of_task.items() if own is env]
-        place = same[0] if same else max(places, default=-1) + 1
-        self._of_task[task] = env
-        self._known[task] = _Known(place, actions_in(env.action_space))
+        self._remember(task, env)
+        self._open = task
         return changed
+
+    def leave(self, task: str) -> None:
+        """The task's block ends; it keeps the environment that the model has now."""
+        assert self.model.env is not None
+        self._remember(task, self.model.env)
+        self._open = None
 
     def check(self, task: str) -> int | None:
         """The number of actions in ``task``'s environment; raise if it is not known, or they are too many."""
@@ -134,21 +144,34 @@ class TaskEnvs:
         self._known = {task: _Known(*pair) for task, pair in state_dict.items()}
         self._of_task = {}
 
+    def _remember(self, task: str, env: VecEnv) -> None:
+        same = [self._known[name].place for name, own in self._of_task.items() if own is env]
+        places = [known.place for known in self._known.values()]
+        place = same[0] if same else max(places, default=-1) + 1
+        self._of_task[task] = self._seen = env
+        self._known[task] = _Known(place, actions_in(env.action_space))
+
+    def _given(self) -> VecEnv | None:
+        """What was offered for the next task, or set by hand since the last one was left."""
+        by_hand = self.model.env is not self._seen and self._open is None
+        return self._offered or (self.model.env if by_hand else None)
+
     def _choose(self, task: str) -> VecEnv:
+        given = self._given()
         several = len({known.place for known in self._known.values()}) > 1
-        if self._offered is None and several and task in self._known and task not in self._of_task:
+        if given is None and several and task in self._known and task not in self._of_task:
             raise OwlValueError(
                 f"OwlWrapper.task: {task!r} had an environment of its own, which is not saved; pass env="
             )
-        return self._offered or self._of_task.get(task) or self.to_come()
+        return given or self._of_task.get(task) or self.to_come()
 
     def _wrap(self, env: Any) -> VecEnv:
         try:
-            return self.model._wrap_env(env, self.model.verbose)
+            return self.model._wrap_env(maybe_make_env(env, self.model.verbose), self.model.verbose)
         except Exception as error:  # whatever somebody gave
             raise OwlTypeError(
                 f"OwlWrapper.task: env is a {type(env).__name__} that cannot be wrapped "
-                f"({type(error).__name__}: {error}); expected a Gymnasium environment or a VecEnv"
+                f"({type(error).__name__}: {error}); expected a Gymnasium environment, its id or a VecEnv"
             ) from error
 
     def _problems(self, env: VecEnv) -> list[str]:
@@ -161,7 +184,7 @@ class TaskEnvs:
         if env.observation_space != model.observation_space:
             found.append(
                 f"its observations are {env.observation_space}, the model's {model.observation_space}; tasks "
-                "share a trunk, so bring all to one shape with a wrapper"
+                "share a trunk, so bring all to one space with a wrapper"
             )
         if env.action_space == model.action_space:
             return found
@@ -205,6 +228,8 @@ def _holds(vec_env: VecEnv, env: Any) -> bool:
 class VectorEnvView:
     """A Stable-Baselines3 ``VecEnv`` in Gymnasium's interface, as far as evaluation needs it.
 
+    The statistics of a ``VecNormalize`` stay as they are.
+
     >>> import numpy as np
     >>> from stable_baselines3.common.env_util import make_vec_env
     >>> from owlrl.adapters.sb3_envs import VectorEnvView
@@ -224,11 +249,13 @@ class VectorEnvView:
         """Start all episodes."""
         if seed is not None:
             self.env.seed(seed)
-        return self.env.reset(), {}
+        with self._frozen():
+            return self.env.reset(), {}
 
     def step(self, actions: np.ndarray) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         """One step of each; where an episode ended, its last observation is in the info."""
-        observation, reward, done, infos = self.env.step(actions)
+        with self._frozen():
+            observation, reward, done, infos = self.env.step(actions)
         truncated = done & np.array([bool(info.get("TimeLimit.truncated", False)) for info in infos])
         info: dict[str, Any] = {}
         if done.any():
@@ -237,3 +264,16 @@ class VectorEnvView:
                 "_final_obs": np.array(["terminal_observation" in each for each in infos]),
             }
         return observation, reward, done & ~truncated, truncated, info
+
+    @contextmanager
+    def _frozen(self) -> Iterator[None]:
+        """Learn no statistics: what is looked at must not change what is learned."""
+        normalize = unwrap_vec_normalize(self.env)
+        learns = normalize is not None and normalize.training
+        try:
+            if normalize is not None:
+                normalize.training = False
+            yield
+        finally:
+            if normalize is not None:
+                normalize.training = learns

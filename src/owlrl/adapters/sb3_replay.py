@@ -10,6 +10,7 @@ from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
+from owlrl.adapters.buffer_rows import COLUMNS, Kept, read_columns, refill, valid_steps
 from owlrl.adapters.sb3_envs import TaskEnvs, actions_in, refuse_in_learn
 from owlrl.adapters.sb3_observations import ObservationRows
 from owlrl.adapters.sb3_state import TaskState
@@ -17,9 +18,6 @@ from owlrl.errors import OwlValueError
 from owlrl.types import Transitions
 
 __all__ = ["SB3Replay", "new_buffer"]
-
-_COLUMNS = ("actions", "rewards", "dones", "timeouts")
-Kept = dict[str, Any]  # arrays (steps, environments, ...) by column; dicts of arrays for dict observations
 
 
 def new_buffer(model: OffPolicyAlgorithm) -> ReplayBuffer:
@@ -108,21 +106,22 @@ class SB3Replay:
     def end_task(self) -> None:
         """Keep the last ``warm_start`` steps of the task, which lie together in time."""
         assert self._task is not None
-        steps = self._steps()[-(self.warm_start // self.model.n_envs) :]
+        steps = valid_steps(self._buffer)[-(self.warm_start // self.model.n_envs) :]
         if self.warm_start >= self.model.n_envs and len(steps):
-            self._kept[self._task] = self._columns(steps, slice(None))
+            self._kept[self._task] = read_columns(self._buffer, steps, slice(None))
+        self._envs.leave(self._task)
         self._state.close()
 
     def sample(self, batch_size: int) -> Transitions:
         """Draw one-step rows uniformly with replacement; the model's own draws are not touched."""
-        steps = self._steps()
+        steps = valid_steps(self._buffer)
         chosen = self._rng.integers(0, len(steps), batch_size)
         return self._transitions(steps[chosen], self._rng.integers(0, self.model.n_envs, batch_size))
 
     def sample_distinct(self, limit: int) -> Transitions:
         """Up to ``limit`` different one-step rows, all if there are no more."""
         refuse_in_learn(self.model, "leave a task")
-        steps, envs = self._steps(), self.model.n_envs
+        steps, envs = valid_steps(self._buffer), self.model.n_envs
         index = np.arange(len(steps) * envs)
         if limit < len(index):
             index = self._rng.choice(index, limit, replace=False, shuffle=False)
@@ -153,7 +152,7 @@ class SB3Replay:
         self._kept, self._rng = kept, rng
 
     def __len__(self) -> int:
-        return len(self._steps()) * self.model.n_envs
+        return len(valid_steps(self._buffer)) * self.model.n_envs
 
     def __repr__(self) -> str:
         kept = {task: columns["rewards"].size for task, columns in self._kept.items()}
@@ -167,28 +166,8 @@ class SB3Replay:
         assert self.model.replay_buffer is not None
         return self.model.replay_buffer
 
-    def _steps(self) -> np.ndarray:
-        """Places of the valid steps in the ring, oldest first."""
-        buffer = self._buffer
-        if not buffer.full:
-            return np.arange(buffer.pos)
-        # with optimize_memory_usage the oldest step has lost its observation to the newest one
-        oldest = buffer.pos + int(buffer.optimize_memory_usage)
-        return np.arange(oldest, buffer.pos + buffer.buffer_size) % buffer.buffer_size
-
-    def _columns(self, steps: np.ndarray, envs: Any) -> Kept:
-        """Rows as the buffer has them, copied."""
-        buffer = self._buffer
-        following = buffer.observations if buffer.optimize_memory_usage else buffer.next_observations
-        later = (steps + 1) % buffer.buffer_size if buffer.optimize_memory_usage else steps
-        return {
-            "observations": _take(buffer.observations, steps, envs),
-            "next_observations": _take(following, later, envs),
-            **{name: getattr(buffer, name)[steps, envs].copy() for name in _COLUMNS},
-        }
-
     def _transitions(self, steps: np.ndarray, envs: np.ndarray) -> Transitions:
-        columns, normalize = self._columns(steps, envs), self.model.get_vec_normalize_env()
+        columns, normalize = read_columns(self._buffer, steps, envs), self.model.get_vec_normalize_env()
         seen, following, reward = (columns[n] for n in ("observations", "next_observations", "rewards"))
         if normalize is not None:
             seen, following = normalize.normalize_obs(seen), normalize.normalize_obs(following)
@@ -218,7 +197,7 @@ class SB3Replay:
 
     def _check_fits(self, task: str, columns: Kept) -> None:
         seen, own_seen = columns["observations"], self._buffer.observations
-        pairs = [(columns[name], getattr(self._buffer, name)) for name in _COLUMNS]
+        pairs = [(columns[name], getattr(self._buffer, name)) for name in COLUMNS]
         if isinstance(own_seen, dict):
             pairs += [(seen[name], own) for name, own in own_seen.items()]
         else:
@@ -226,42 +205,3 @@ class SB3Replay:
         for given, own in pairs:
             if given.shape[1:] != own.shape[1:]:
                 raise ValueError(f"rows of task {task!r} have shape {given.shape[1:]}, not {own.shape[1:]}")
-
-
-def refill(buffer: ReplayBuffer, kept: Kept) -> None:
-    """Add kept rows to an empty buffer through its own ``add``, so that any kind does its bookkeeping.
-
-    What follows in the buffer is another episode, so the last step ends one: as if time had run
-    out, where the buffer tells that from a real end.
-
-    >>> from stable_baselines3 import DQN
-    >>> from owlrl.adapters.sb3_replay import new_buffer, refill
-    >>> buffer = new_buffer(DQN("MlpPolicy", "CartPole-v1", buffer_size=10))
-    >>> refill(buffer, {})
-    >>> buffer.size()
-    0
-    """
-    total = len(kept["rewards"]) if kept else 0
-    for step in range(max(0, total - buffer.buffer_size), total):
-        last = step == total - 1
-        done = kept["dones"][step] > 0.5
-        cut = ~done if last else np.zeros_like(done)
-        ran_out = (kept["timeouts"][step] > 0.5) | cut
-        buffer.add(
-            _step(kept["observations"], step),
-            _step(kept["next_observations"], step),
-            kept["actions"][step],
-            kept["rewards"][step],
-            done | cut,
-            [{"TimeLimit.truncated": bool(flag)} for flag in ran_out],
-        )
-
-
-def _take(arrays: Any, steps: np.ndarray, envs: Any) -> Any:
-    if isinstance(arrays, dict):
-        return {name: array[steps, envs].copy() for name, array in arrays.items()}
-    return arrays[steps, envs].copy()
-
-
-def _step(arrays: Any, step: int) -> Any:
-    return {name: a[step] for name, a in arrays.items()} if isinstance(arrays, dict) else arrays[step]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 from weakref import WeakSet
 
@@ -51,6 +52,7 @@ class TaskState:
         self._opening: dict[str, bool] | None = None
         self._action_spaces = {actions_in(model.action_space): model.action_space}
         self._normalizers: WeakSet[VecNormalize] = WeakSet()  # that some task was trained with
+        self._warned = False
 
     def open(self, *, as_it_is: bool, empty: bool) -> None:
         """The state that is loaded next is that of a task that begins.
@@ -119,11 +121,26 @@ class TaskState:
         elif not as_it_is:
             model.num_timesteps = 0
             self._explore(None)
+            self._warn_of_statistics(normalize)
             if normalize is not None and normalize in self._normalizers:
                 fresh_statistics(normalize)
         if normalize is not None:
             self._normalizers.add(normalize)
         self._begun = True
+
+    def _warn_of_statistics(self, normalize: VecNormalize | None) -> None:
+        """Once, when a second task begins to learn statistics."""
+        if normalize is None or not normalize.training or self._warned or not self._normalizers:
+            return
+        self._warned = True
+        warnings.warn(
+            "OwlWrapper.task: every task has statistics of its own in VecNormalize. That is right while the "
+            "task is told. owl.policy() and owl.evaluate(env) without task= see what one environment "
+            "normalises for all heads: for them train with one frozen set (VecNormalize(..., "
+            "training=False)), or without",
+            UserWarning,
+            stacklevel=9,  # the user's `with owl.task(...)`
+        )
 
     def _explore(self, start: float | None, rate: float | None = None) -> None:
         """Explore by the model's own schedule, or by one that starts at ``start`` instead."""

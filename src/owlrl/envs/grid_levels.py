@@ -31,6 +31,9 @@ class GridTaskEnv(MiniGridEnv):
     observation is MiniGrid's 7×7×3 image, without direction and mission. At an episode's end
     ``info["is_success"]`` says whether a goal that pays was reached.
 
+    Gymnasium's and Stable-Baselines3's ``check_env`` have nothing to say, but that the latter's default CNN
+    wants images of 36×36 at least: give ``gymnasium.wrappers.FlattenObservation(env)`` to an ``MlpPolicy``.
+
     >>> from owlrl.envs import CrossroadsEnv, GridTaskEnv, SimpleCrossingEnv
     >>> issubclass(SimpleCrossingEnv, GridTaskEnv) and issubclass(CrossroadsEnv, GridTaskEnv)
     True

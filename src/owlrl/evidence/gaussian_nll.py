@@ -10,22 +10,16 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from owlrl.errors import (
-    NonFiniteError,
-    OwlStateError,
-    OwlTypeError,
-    OwlValueError,
-    int_problem,
-    raise_problems,
-)
+from owlrl.errors import NonFiniteError, OwlTypeError, OwlValueError, raise_problems
 from owlrl.evidence._common import (
     FloatArray,
+    argument_problems,
     check_arms,
     check_finite,
     check_rows,
-    is_positive,
     rms,
     scales_from,
+    spread,
 )
 from owlrl.gaussian import gaussian_mixture
 from owlrl.protocols import OffPolicyLearner
@@ -84,13 +78,8 @@ class GaussianNLLEvidence:
     """
 
     def __init__(self, *, calibrated: bool = True, clip: float = 3.0, samples: int = 2_000) -> None:
-        problems = []
-        if not isinstance(calibrated, bool):
-            problems.append(f"calibrated is {calibrated!r}; expected True or False")
-        if not is_positive(clip):
-            problems.append(f"clip is {clip!r}; expected a finite number > 0")
-        if problem := int_problem("samples", samples):
-            problems.append(problem)
+        counts, positive = {"samples": samples}, {"clip": clip}
+        problems = argument_problems(counts=counts, positive=positive, calibrated=calibrated)
         raise_problems("GaussianNLLEvidence", problems)
         self.calibrated = calibrated
         self.clip = clip
@@ -106,7 +95,7 @@ class GaussianNLLEvidence:
         """Measure ``head``'s own scale on rows of its own task; a second time replaces the first."""
         where = "GaussianNLLEvidence.calibrate"
         check_rows(where, head, transitions)
-        rows = transitions[:: -(-len(transitions) // self.samples)]
+        rows = spread(transitions, self.samples)
         mean, variance, target = _mixtures(where, learner, rows, np.array([head]))
         errors = ((target - mean) / variance.sqrt())[0].numpy()
         if not np.isfinite(errors).all():
@@ -120,13 +109,7 @@ class GaussianNLLEvidence:
         """Losses (B, len(heads)) of the given heads on B transitions, all heads in one pass."""
         where = "GaussianNLLEvidence.losses"
         check_finite(where, transitions)
-        arms = check_arms(where, heads)
-        unknown = [int(h) for h in arms if int(h) not in self._scales]
-        if self.calibrated and unknown:
-            raise OwlStateError(
-                f"{where}: heads {unknown} were never calibrated; call calibrate(learner, head, "
-                "transitions) at the end of their tasks, or choose among the others"
-            )
+        arms = check_arms(where, heads, self._scales if self.calibrated else None)
         mean, variance, target = _mixtures(where, learner, transitions, arms)  # (n, B)
         if self.calibrated:
             scale = torch.tensor([self._scales[int(h)] for h in arms], dtype=torch.float64)

@@ -9,15 +9,17 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from owlrl.errors import OwlStateError, OwlTypeError, OwlValueError, int_problem, raise_problems
+from owlrl.errors import OwlTypeError, OwlValueError, raise_problems
 from owlrl.evidence._common import (
     FloatArray,
+    argument_problems,
     calibrated_loss,
     check_arms,
     check_finite,
+    check_keys,
     check_rows,
-    is_positive,
     rms,
+    spread,
 )
 from owlrl.evidence._random_features import RandomFeatures
 from owlrl.protocols import OffPolicyLearner
@@ -94,16 +96,8 @@ class ModelEvidence:
         seed: int | None = None,
     ) -> None:
         counts = {"features": features, "outputs": outputs, "samples": samples}
-        problems = [problem for name, value in counts.items() if (problem := int_problem(name, value))]
-        problems += [
-            f"{name} is {value!r}; expected a finite number > 0"
-            for name, value in {"ridge": ridge, "clip": clip}.items()
-            if not is_positive(value)
-        ]
-        if encode is not None and not callable(encode):
-            problems.append(f"encode is {encode!r}; expected a function of a batch of observations")
-        if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or seed < 0):
-            problems.append(f"seed is {seed!r}; expected an int >= 0, or None")
+        positive = {"ridge": ridge, "clip": clip}
+        problems = argument_problems(counts=counts, positive=positive, encode=encode, seed=seed)
         raise_problems("ModelEvidence", problems)
         self.encode = encode
         self.features = features
@@ -124,7 +118,7 @@ class ModelEvidence:
     def calibrate(self, learner: OffPolicyLearner | None, head: int, transitions: Transitions) -> None:
         """Fit ``head``'s model to rows of its task; a second time replaces the first."""
         check_rows("ModelEvidence.calibrate", head, transitions)
-        rows = transitions[:: -(-len(transitions) // self.samples)]
+        rows = spread(transitions, self.samples)
         if self._map is None:
             self._map = RandomFeatures.measure(
                 self._encoded(rows.observation), features=self.features, outputs=self.outputs, seed=self.seed
@@ -147,9 +141,7 @@ class ModelEvidence:
         """Losses (B, len(heads)) of the given heads on B transitions, all heads in one pass."""
         where = "ModelEvidence.losses"
         check_finite(where, transitions)
-        arms = check_arms(where, heads)
-        if unknown := [int(h) for h in arms if int(h) not in self._models]:
-            raise OwlStateError(f"{where}: heads {unknown} have no model; learn their tasks first")
+        arms = check_arms(where, heads, self._models, lacking="have no model; learn their tasks first")
         models = np.stack([self._models[int(h)] for h in arms])  # (n, K, O)
         scales = np.array([self._scales[int(h)] for h in arms])  # (n, 2)
         error = self._outcomes(transitions) - self._features(transitions) @ models  # (n, B, O)
@@ -169,10 +161,8 @@ class ModelEvidence:
 
     def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:
         """Continue from what ``state_dict`` gave."""
-        where, keys = "ModelEvidence.load_state_dict", ("seed", "map", "models", "scales")
-        raise_problems(
-            where, [f"{key} is missing; pass what state_dict() gave" for key in keys if key not in state_dict]
-        )
+        where = "ModelEvidence.load_state_dict"
+        check_keys(where, state_dict, ("seed", "map", "models", "scales"))
         seed, saved = int(state_dict["seed"]), state_dict["map"]
         models = {int(head): np.asarray(m, dtype=np.float64) for head, m in state_dict["models"].items()}
         new = None

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from owlrl.errors import int_problem, raise_problems
-from owlrl.evidence._common import FloatArray, check_rows
+from owlrl.evidence._common import FloatArray, check_keys, check_rows, spread
 from owlrl.protocols import Evidence, OffPolicyLearner
 from owlrl.types import Transitions
 
@@ -55,7 +55,7 @@ class RecalibratedEvidence:
     def calibrate(self, learner: OffPolicyLearner, head: int, transitions: Transitions) -> None:
         """Keep rows of ``head``'s task in place of those kept before; measure all heads on theirs."""
         check_rows("RecalibratedEvidence.calibrate", head, transitions)
-        rows = replace(transitions[:: -(-len(transitions) // self.samples)], weight=None, index=None)
+        rows = replace(spread(transitions, self.samples), weight=None, index=None)
         kept = {**self._rows, int(head): rows}
         known = self.evidence.state_dict()
         try:
@@ -77,9 +77,7 @@ class RecalibratedEvidence:
 
     def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:
         """Continue from what ``state_dict`` gave."""
-        keys = ("rows", "evidence")
-        missing = [f"{key} is missing; pass what state_dict() gave" for key in keys if key not in state_dict]
-        raise_problems("RecalibratedEvidence.load_state_dict", missing)
+        check_keys("RecalibratedEvidence.load_state_dict", state_dict, ("rows", "evidence"))
         rows = {int(head): Transitions(**own) for head, own in state_dict["rows"].items()}
         self.evidence.load_state_dict(state_dict["evidence"])
         self._rows = rows

@@ -11,15 +11,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from owlrl.errors import OwlStateError, OwlValueError, int_problem, raise_problems
+from owlrl.errors import OwlValueError, raise_problems
 from owlrl.evidence._common import (
     FloatArray,
+    argument_problems,
     calibrated_loss,
     check_arms,
     check_finite,
+    check_keys,
     check_rows,
-    is_positive,
     rms,
+    spread,
 )
 from owlrl.heads.linear import product_all
 from owlrl.protocols import OffPolicyLearner
@@ -93,11 +95,7 @@ class RewardEvidence:
         seed: int | None = None,
     ) -> None:
         counts = {"hidden": hidden, "updates": updates, "batch_size": batch_size, "samples": samples}
-        problems = [problem for name, value in counts.items() if (problem := int_problem(name, value))]
-        if not is_positive(clip):
-            problems.append(f"clip is {clip!r}; expected a finite number > 0")
-        if encode is not None and not callable(encode):
-            problems.append(f"encode is {encode!r}; expected a function of a batch of observations")
+        problems = argument_problems(counts=counts, positive={"clip": clip}, encode=encode, seed=seed)
         raise_problems("RewardEvidence", problems)
         self.encode = encode
         self.hidden = hidden
@@ -123,7 +121,7 @@ class RewardEvidence:
     def calibrate(self, learner: OffPolicyLearner | None, head: int, transitions: Transitions) -> None:
         """Fit ``head``'s predictor to rows of its task; a second time replaces the first."""
         check_rows("RewardEvidence.calibrate", head, transitions)
-        rows = transitions[:: -(-len(transitions) // self.samples)]
+        rows = spread(transitions, self.samples)
         if not rows.action.is_floating_point():
             self._widen(int(rows.action.max()) + 1)
         x, reward = self._features(rows), rows.reward.float().cpu()
@@ -141,9 +139,9 @@ class RewardEvidence:
         """Losses (B, len(heads)) of the given heads on B transitions, all heads in one pass."""
         where = "RewardEvidence.losses"
         check_finite(where, transitions)
-        arms = check_arms(where, heads)
-        if unknown := [int(h) for h in arms if int(h) not in self._predictors]:
-            raise OwlStateError(f"{where}: heads {unknown} have no predictor; learn their tasks first")
+        arms = check_arms(
+            where, heads, self._predictors, lacking="have no predictor; learn their tasks first"
+        )
         chosen = [self._predictors[int(h)] for h in arms]
         stacked = {name: torch.cat([w[name] for w in chosen]) for name in chosen[0]}
         predicted = predict_rewards(self._features(transitions), stacked)  # (n, B)
@@ -163,8 +161,7 @@ class RewardEvidence:
     def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:
         """Continue from what ``state_dict`` gave."""
         keys = ("actions", "scales", "predictors", "generator")
-        missing = [f"{key} is missing; pass what state_dict() gave" for key in keys if key not in state_dict]
-        raise_problems("RewardEvidence.load_state_dict", missing)
+        check_keys("RewardEvidence.load_state_dict", state_dict, keys)
         self._actions = int(state_dict["actions"])
         self._scales = {int(head): float(scale) for head, scale in state_dict["scales"].items()}
         self._predictors = {int(head): dict(w) for head, w in state_dict["predictors"].items()}

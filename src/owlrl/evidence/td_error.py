@@ -10,16 +10,17 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from owlrl.errors import NonFiniteError, OwlStateError, OwlValueError, int_problem, raise_problems
+from owlrl.errors import NonFiniteError, OwlValueError, raise_problems
 from owlrl.evidence._common import (
     FloatArray,
+    argument_problems,
     calibrated_loss,
     check_arms,
     check_finite,
     check_rows,
-    is_positive,
     rms,
     scales_from,
+    spread,
 )
 from owlrl.protocols import OffPolicyLearner
 from owlrl.types import Transitions
@@ -88,14 +89,8 @@ class TDErrorEvidence:
     def __init__(
         self, *, calibrated: bool = True, clip: float = 5.0, power: float = 1, samples: int = 2_000
     ) -> None:
-        problems = []
-        if not isinstance(calibrated, bool):
-            problems.append(f"calibrated is {calibrated!r}; expected True or False")
-        for name, number in (("clip", clip), ("power", power)):
-            if not is_positive(number):
-                problems.append(f"{name} is {number!r}; expected a finite number > 0")
-        if problem := int_problem("samples", samples):
-            problems.append(problem)
+        positive = {"clip": clip, "power": power}
+        problems = argument_problems(counts={"samples": samples}, positive=positive, calibrated=calibrated)
         raise_problems("TDErrorEvidence", problems)
         self.calibrated = calibrated
         self.clip = clip
@@ -112,7 +107,7 @@ class TDErrorEvidence:
         """Measure ``head``'s own scale on rows of its own task; a second time replaces the first."""
         where = "TDErrorEvidence.calibrate"
         check_rows(where, head, transitions)
-        rows = transitions[:: -(-len(transitions) // self.samples)]
+        rows = spread(transitions, self.samples)
         delta = _deltas(where, learner, rows, np.array([head]))[0]
         # The error of a transition that ends at once without reward is the value itself.
         ending = replace(
@@ -132,13 +127,7 @@ class TDErrorEvidence:
         """Losses (B, len(heads)) of the given heads on B transitions, all heads in one pass."""
         where = "TDErrorEvidence.losses"
         check_finite(where, transitions)
-        arms = check_arms(where, heads)
-        unknown = [int(h) for h in arms if int(h) not in self._scales]
-        if self.calibrated and unknown:
-            raise OwlStateError(
-                f"{where}: heads {unknown} were never calibrated; call calibrate(learner, head, "
-                "transitions) at the end of their tasks, or choose among the others"
-            )
+        arms = check_arms(where, heads, self._scales if self.calibrated else None)
         delta = _deltas(where, learner, transitions, arms)  # (n, B)
         if not self.calibrated:
             return np.ascontiguousarray(plain_loss(delta, clip=self.clip, power=self.power).T)

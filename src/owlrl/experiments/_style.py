@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from owlrl.errors import OwlValueError
 from owlrl.experiments._optional import optional
 
 if TYPE_CHECKING:
@@ -20,6 +22,7 @@ __all__ = [
     "hatch",
     "label",
     "new_figure",
+    "prepare_picture",
     "short",
     "whole_steps",
 ]
@@ -29,6 +32,7 @@ __all__ = [
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 DASHES: tuple[Any, ...] = ("solid", (0, (4, 1.5)), (0, (1, 1)))
 HATCHES = ("", "////", "....")
+FILES = (".jpg", ".pdf", ".png", ".svg")
 INK, QUIET = "#222222", "#8a8a8a"  # text, and what belongs to no head
 
 
@@ -37,6 +41,14 @@ def new_figure(width: float, height: float, *, what: str = "a picture") -> Figur
     module = optional("matplotlib.figure", extra="plots", what=what)
     figure: Figure = module.Figure(figsize=(width, height), layout="constrained", facecolor="white")
     return figure
+
+
+def prepare_picture(path: Path) -> None:
+    """See to it that a picture can be written there, before anything that takes time."""
+    optional("matplotlib.figure", extra="plots", what="the picture")
+    if path.suffix.lower() not in FILES:
+        raise OwlValueError(f"picture is {path}; expected a name that ends with {', '.join(FILES)}")
+    path.parent.mkdir(parents=True, exist_ok=True)
 
 
 def plain(axes: Axes) -> None:

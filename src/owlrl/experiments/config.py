@@ -10,12 +10,11 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from owlrl.envs import TaskSpec
-from owlrl.envs.task_sets import PENDULUM
 from owlrl.errors import OwlError, raise_problems
 from owlrl.experiments.methods import METHODS, Method, method_of
 from owlrl.experiments.policies import ORACLE, default_policies, parse_policy
 from owlrl.experiments.presets import PRESETS, Preset, with_overrides
-from owlrl.experiments.tasks import canonical_name, parse_unseen, resolve_tasks
+from owlrl.experiments.tasks import canonical_name, is_control, parse_unseen, resolve_tasks
 from owlrl.learners import DQNConfig, SACConfig
 
 __all__ = ["Run"]
@@ -104,7 +103,7 @@ class Run:
     @property
     def control(self) -> bool:
         """Whether actions are continuous: then SAC learns, and returns are what counts."""
-        return self.tasks.startswith(f"{PENDULUM}:")
+        return is_control(self.tasks)
 
     @property
     def measure(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -109,6 +109,7 @@ class ControlSession:
         learner: the agent as `OwlWrapper` sees it.
         evidence: all evidence that the run's policies need.
         heads: the head of each task that was learned.
+        spent: seconds and seconds of a busy core that training took before it was interrupted.
 
     >>> from owlrl.experiments import ControlSession, Run
     >>> session = ControlSession(Run("owlrl/Pendulum-v0:90,-90", policies=("oracle",), num_envs=4))
@@ -142,6 +143,7 @@ class ControlSession:
         names = {parse_policy(name, control=True).evidence for name in run.acting}
         self.evidence = make_evidence(names, seed=run.seed, control=True)
         self.heads: dict[str, int] = {}
+        self.spent = {"seconds": 0.0, "cpu": 0.0}
         make = run.recipe.regularizer
         strength = run.recipe.control or {} if run.strength is None else run.strength
         regularizer = None if make is None else make(strength, run.seed)
@@ -170,6 +172,20 @@ class ControlSession:
         """Mean return of some episodes with the head told."""
         told = AdaptivePolicy(self.learner, OracleSelector(0), NoEvidence(), {task: head})
         return float(run_lanes(told, self.lanes([self.tasks[task]], self.run.episodes)).returns.mean())
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that it takes to go on learning with the next task, bit for bit."""
+        learner = wrapper_state(self.learner, self._owl.tasks, self._parts())
+        return {"learner": learner, "heads": dict(self.heads)}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:
+        """Go on from what ``state_dict`` gave; for a session that is new."""
+        self._owl.tasks.update(restore_wrapper(self.learner, state_dict["learner"], self._parts()))
+        self.heads = dict(state_dict["heads"])
+
+    def _parts(self) -> dict[str, Any]:
+        own = {"replay": self.agent.replay, "evidence": self.evidence, "agent": self.agent}
+        return {"regularizer": self._owl.regularizer, **own}
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write what acting needs to a file, atomically: networks, heads and evidence; no replay."""

@@ -22,8 +22,8 @@ from owlrl import (
     UniformSelector,
 )
 from owlrl.envs import TabulatedVectorEnv, TaskSpec, interference
-from owlrl.experiments._optional import optional
-from owlrl.experiments._style import new_figure, plain
+from owlrl.errors import int_problem, raise_problems
+from owlrl.experiments._style import new_figure, plain, prepare_picture
 from owlrl.experiments.plots import draw_probabilities
 from owlrl.learners import DQN, FAST, one_hot_cells
 from owlrl.replay import RewardBalancedSampler
@@ -85,8 +85,12 @@ def run_demo(
     >>> sorted(demo.scores)
     ['OWL, not told', 'OWL, random heads', 'OWL, told', 'one head, shared replay']
     """
+    counts = {"frames": frames, "episodes": episodes}
+    problems = [problem for name, value in counts.items() if (problem := int_problem(name, value))]
+    problems += filter(None, [int_problem("seed", seed, least=0)])
+    raise_problems("run_demo", problems)
     if output is not None:
-        optional("matplotlib.figure", extra="plots", what="the picture")  # not after two minutes of training
+        prepare_picture(output)  # not after two minutes of training
     torch.manual_seed(seed)
     tables = {
         f"goal {k}": TaskSpec.of("owlrl/Crossroads-v0", arms=arms, task=k, breadcrumbs=True).table()
@@ -215,5 +219,4 @@ def _draw(demo: Demo, tasks: list[str], output: Path) -> None:
     right.legend(fontsize=8, frameon=False)
     for axes in (left, right):
         plain(axes)
-    output.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(output, dpi=130)

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from owlrl.experiments._optional import optional
-from owlrl.experiments._style import INK, QUIET, new_figure, plain
+from owlrl.experiments._style import INK, QUIET, new_figure, plain, prepare_picture
 from owlrl.experiments.config import Run
 from owlrl.experiments.demo import SHADES, Demo
 from owlrl.experiments.evaluation import evaluate
@@ -20,7 +19,7 @@ __all__ = ["run_pendulum_demo"]
 
 Row = dict[str, Any]
 TASKS = "owlrl/Pendulum-v0:90,-90"
-FOUND = "hedge+reward"
+FOUND = "hedge+model"
 # What is shown: per method, a name for every way to act.
 SHOWN = {
     "experience-replay": {"oracle": "one head, shared replay"},
@@ -46,7 +45,7 @@ def run_pendulum_demo(
     ['pendulum+90', 'pendulum-90']
     """
     if output is not None:
-        optional("matplotlib.figure", extra="plots", what="the picture")  # not after minutes of training
+        prepare_picture(output)  # not after minutes of training
     scores: dict[str, dict[str, float]] = {}
     traces: dict[str, dict[str, Row]] = {}
     for method, names in SHOWN.items():
@@ -70,7 +69,6 @@ def run_pendulum_demo(
                 scores.setdefault(name, {})[row["task"]] = row["mean_return"]
     last = list(traces[names[FOUND]].values())[-1]
     if output is not None:
-        output.parent.mkdir(parents=True, exist_ok=True)
         _draw(traces, output)
         write_gif(record_episode(session, last["task"], policy=FOUND), output.with_suffix(".gif"))
     return Demo(scores, [np.array(step) for step in last["probabilities"]])

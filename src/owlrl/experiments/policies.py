@@ -30,13 +30,8 @@ SELECTORS: dict[str, Callable[[int], HeadSelector]] = {
 # With continuous actions: likelihood, TD error and reward as evidence, each taken in as we and as they do it.
 CONTROL_POLICIES = (
     *("hedge+reward", "hedge+model", "hedge+nll", "hedge+td"),
-    *(
-        "hedge+nll-once",
-        "hedge+td-once",
-        "hedge-slow+nll-once",
-        "hedge-share+nll-once",
-        "hedge-floor+nll-once",
-    ),
+    *("hedge+nll-once", "hedge+td-once"),
+    *("hedge-slow+nll-once", "hedge-share+nll-once", "hedge-floor+nll-once"),
     *("released+nll-raw", "paper+nll-raw", "paper+td-squared"),
 )
 WITHOUT_EVIDENCE = ("random", "max-q-once", "max-q-every-step")

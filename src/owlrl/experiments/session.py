@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -35,6 +35,7 @@ from owlrl.experiments.policies import ORACLE, SELECTORS, parse_policy
 from owlrl.experiments.tasks import table_of
 from owlrl.learners import DQN, DQNConfig
 from owlrl.protocols import OffPolicyLearner
+from owlrl.tasks import restore_wrapper, wrapper_state
 
 __all__ = ["Session", "Trained", "acting_policy"]
 
@@ -64,6 +65,7 @@ class Session:
         learner: the agent as `OwlWrapper` sees it.
         evidence: all evidence that the run's policies need.
         heads: the head of each task that was learned.
+        spent: seconds and seconds of a busy core that training took before it was interrupted.
 
     >>> from owlrl.experiments import Run, Session
     >>> session = Session(Run("Crossroads-2", policies=("oracle",)))
@@ -91,6 +93,7 @@ class Session:
         )
         self.evidence = make_evidence({parse_policy(name).evidence for name in run.acting}, seed=run.seed)
         self.heads: dict[str, int] = {}
+        self.spent = {"seconds": 0.0, "cpu": 0.0}
         self._visits: dict[str, int] = {}
         self._exploration: dict[str, dict[str, Any]] = {}
         self._owl = _wrap(run, self.learner, self.evidence) if run.recipe.heads else None
@@ -159,6 +162,30 @@ class Session:
         session.evidence.load_state_dict(state["evidence"])
         session.heads = {task: int(head) for task, head in state["heads"].items()}
         return session
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that it takes to go on learning with the next task, bit for bit."""
+        records = {} if self._owl is None else self._owl.tasks
+        return {
+            "learner": wrapper_state(self.learner, records, self._parts()),
+            "heads": dict(self.heads),
+            "visits": dict(self._visits),
+            "exploration": dict(self._exploration),
+        }
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:
+        """Go on from what ``state_dict`` gave; for a session that is new."""
+        records = restore_wrapper(self.learner, state_dict["learner"], self._parts())
+        if self._owl is not None:
+            self._owl.tasks.update(records)
+        self.heads = dict(state_dict["heads"])
+        self._visits = dict(state_dict["visits"])
+        self._exploration = dict(state_dict["exploration"])
+
+    def _parts(self) -> dict[str, Any]:
+        guard = None if self._owl is None else self._owl.regularizer
+        own = {"replay": self.agent.replay, "evidence": self.evidence, "agent": self.agent}
+        return {"regularizer": guard, **own}
 
     @contextmanager
     def _one_head(self, name: str) -> Iterator[None]:
@@ -229,7 +256,7 @@ def _make_agent(run: Run, tables: Sequence[Table]) -> DQN:
             seed=run.seed,
             device="cpu",
         )
-        if run.recipe.head is not None:
+        if run.recipe.head is not None:  # not DQN(head=...), which would begin with other weights than so far
             agent.q = MultiHeadQ(trunk, features, agent.num_actions, head=run.recipe.head)
             agent.target = copy.deepcopy(agent.q)
             agent.optimizer = torch.optim.Adam(agent.q.parameters(), lr=run.config.learning_rate, fused=True)

@@ -12,6 +12,7 @@ from minigrid.minigrid_env import MiniGridEnv
 from owlrl.envs import (
     TASK_SETS,
     UNSEEN_KINDS,
+    PendulumVectorEnv,
     ScaleGoalReward,
     Table,
     TaskSpec,
@@ -24,7 +25,15 @@ from owlrl.envs import (
 from owlrl.envs.task_sets import PENDULUM
 from owlrl.errors import OwlError, OwlValueError
 
-__all__ = ["canonical_name", "parse_unseen", "resolve_tasks", "resolve_unseen", "table_of", "tables_of"]
+__all__ = [
+    "canonical_name",
+    "is_control",
+    "parse_unseen",
+    "resolve_tasks",
+    "resolve_unseen",
+    "table_of",
+    "tables_of",
+]
 
 
 def resolve_tasks(text: str, arguments: Mapping[str, Any] | None = None) -> dict[str, TaskSpec]:
@@ -54,8 +63,9 @@ def resolve_tasks(text: str, arguments: Mapping[str, Any] | None = None) -> dict
         )
     if env_id not in gymnasium.registry:
         raise OwlValueError(f"tasks is {text!r}; no environment is registered as {env_id!r}")
-    if env_id == PENDULUM:
+    if is_control(text):
         found = pendulums(_angles(text, numbers), **chosen)
+        _try_to_make(found)
     elif not all(number.isdecimal() for number in numbers.split(",")):
         raise OwlValueError(f"tasks is {text!r}; expected numbers >= 0 after the colon, e.g. '3,7,14'")
     else:
@@ -63,6 +73,25 @@ def resolve_tasks(text: str, arguments: Mapping[str, Any] | None = None) -> dict
     if len(found) != numbers.count(",") + 1:
         raise OwlValueError(f"tasks is {text!r}; expected every level once")
     return found
+
+
+def is_control(text: str) -> bool:
+    """Whether tasks, as `resolve_tasks` takes them, have continuous actions.
+
+    >>> from owlrl.experiments.tasks import is_control
+    >>> is_control("owlrl/Pendulum-v0:90,-90"), is_control("SC3")
+    (True, False)
+    """
+    return text.startswith(f"{PENDULUM}:")
+
+
+def _try_to_make(specs: Mapping[str, TaskSpec]) -> None:
+    """An environment's own objection to its arguments, as an error of ours and before anything begins."""
+    for spec in specs.values():
+        try:
+            PendulumVectorEnv(1, **spec.kwargs)
+        except TypeError as error:
+            raise OwlValueError(f"{spec!r} cannot be made: {error}") from error
 
 
 def _angles(text: str, numbers: str) -> list[float]:

@@ -15,6 +15,7 @@ from owlrl.experiments.control import ControlSession
 from owlrl.experiments.evaluation import AnySession, evaluate, evaluate_in_a_row
 from owlrl.experiments.policies import ORACLE
 from owlrl.experiments.results import Result, environment
+from owlrl.experiments.resume import Resume
 from owlrl.experiments.session import Session
 from owlrl.experiments.tasks import resolve_unseen, tables_of
 from owlrl.learners import DQN, SAC
@@ -71,8 +72,12 @@ class Curve:
         self.step = start + frames
 
 
-def train(run: Run, *, progress: bool = False) -> tuple[AnySession, list[Row]]:
+def train(
+    run: Run, *, progress: bool = False, resume: str | os.PathLike[str] | None = None
+) -> tuple[AnySession, list[Row]]:
     """Learn all tasks of a run; the session, and rows of kind "training" and "score".
+
+    With a file to ``resume`` from, training is written there after each task, and goes on from there.
 
     A training row says: ``round``, ``task``, ``start`` and ``end`` (steps), ``updates``, ``learn_seconds``
     and ``seconds``, which has what comes at a task's end in it as well.
@@ -85,14 +90,19 @@ def train(run: Run, *, progress: bool = False) -> tuple[AnySession, list[Row]]:
     session = ControlSession(run) if run.control else Session(run)
     curve = Curve(session, every=run.eval_every)
     rows: list[Row] = []
+    kept = Resume(resume)
+    if told := kept.load(session):
+        rows, curve.rows, curve.step = told["rows"], told["curve"], told["step"]
+    finished = len([row for row in rows if row["kind"] == "training"])
     followed = [name for name in (CONTROL_FOLLOWED if run.control else FOLLOWED) if name in run.acting]
-    for number in range(run.rounds):
-        for task in session.tasks:
-            rows.append(_train_task(session, curve, number, task, progress=progress))
-            curve.record(session.heads, training=task)
-            seen = {name: session.tasks[name] for name in session.heads}
-            for row in evaluate(session, seen, followed, episodes=run.episodes):
-                rows.append(_score(curve.step, row["task"], row["policy"], row[run.measure], task))
+    visits = [(number, task) for number in range(run.rounds) for task in session.tasks]
+    for number, task in visits[finished:]:
+        rows.append(_train_task(session, curve, number, task, progress=progress))
+        curve.record(session.heads, training=task)
+        seen = {name: session.tasks[name] for name in session.heads}
+        for row in evaluate(session, seen, followed, episodes=run.episodes):
+            rows.append(_score(curve.step, row["task"], row["policy"], row[run.measure], task))
+        kept.save(session, {"rows": rows, "curve": curve.rows, "step": curve.step})
     return session, rows + curve.rows
 
 
@@ -118,7 +128,11 @@ def evaluate_session(session: AnySession) -> list[Row]:
 
 
 def run_experiment(
-    run: Run, *, checkpoint: str | os.PathLike[str] | None = None, progress: bool = False
+    run: Run,
+    *,
+    checkpoint: str | os.PathLike[str] | None = None,
+    progress: bool = False,
+    resume: str | os.PathLike[str] | None = None,
 ) -> Result:
     """Train and evaluate; everything is decided by ``run``, on one thread.
 
@@ -126,6 +140,8 @@ def run_experiment(
         run: what to do.
         checkpoint: where to write what was trained, for `Session.load`.
         progress: show a bar for each task (needs tqdm).
+        resume: a file that training is written to after each task: stopped, the same call goes on with the
+            next one, to the same numbers. It can be removed when the result is kept.
 
     >>> from owlrl.experiments import Run, run_experiment
     >>> result = run_experiment(Run("Crossroads-2", frames=300, policies=("oracle",)))
@@ -134,13 +150,13 @@ def run_experiment(
     """
     begun, worked = time.time(), time.process_time()
     with repeatable(run.seed):
-        session, rows = train(run, progress=progress)
+        session, rows = train(run, progress=progress, resume=resume)
         trained = time.time()
         rows += evaluate_session(session)
         if checkpoint is not None:
             session.save(checkpoint)
-    seconds = {"train": trained - begun, "evaluate": time.time() - trained}
-    cpu = time.process_time() - worked
+    seconds = {"train": session.spent["seconds"] + trained - begun, "evaluate": time.time() - trained}
+    cpu = session.spent["cpu"] + time.process_time() - worked
     return Result(run, rows, {**environment(), "started": begun, "seconds": seconds, "cpu_seconds": cpu})
 
 

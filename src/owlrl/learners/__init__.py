@@ -1,6 +1,7 @@
 """Reference learners and their parts, written as a user would write them."""
 
-from owlrl.learners.dqn import DQN, FAST, PAPER, DQNConfig
+from owlrl.learners.dqn import DQN
+from owlrl.learners.dqn_config import FAST, PAPER, DQNConfig
 from owlrl.learners.encoders import GridConv, GridMLP, mlp, one_hot_cells
 from owlrl.learners.gaussian import GaussianActor, GaussianCritics
 from owlrl.learners.sac import SAC

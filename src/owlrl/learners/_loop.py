@@ -1,4 +1,4 @@
-"""What the learners' loops share beside the environment: a device and a progress bar."""
+"""What the learners share beside their steps: an environment's spaces, a device and a progress bar."""
 
 from __future__ import annotations
 
@@ -8,7 +8,13 @@ import torch
 
 from owlrl.errors import raise_problems
 
-__all__ = ["auto_device", "progress"]
+__all__ = ["auto_device", "progress", "spaces_of"]
+
+
+def spaces_of(env: Any) -> tuple[Any, Any]:
+    """Spaces of one observation and one action, also of a vector of environments."""
+    observation = getattr(env, "single_observation_space", env.observation_space)
+    return observation, getattr(env, "single_action_space", env.action_space)
 
 
 def auto_device(device: torch.device | str) -> torch.device:

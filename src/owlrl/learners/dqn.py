@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +14,8 @@ from torch.nn.utils import clip_grad_norm_
 
 from owlrl.errors import NonFiniteError, OwlTypeError, OwlValueError, int_problem
 from owlrl.heads import MultiHeadQ
-from owlrl.learners._loop import auto_device, progress
+from owlrl.learners._loop import auto_device, progress, spaces_of
+from owlrl.learners.dqn_config import FAST, DQNConfig
 from owlrl.learners.encoders import default_trunk
 from owlrl.learners.schedules import EpsilonSchedule
 from owlrl.learners.stepping import Stepper
@@ -23,75 +23,7 @@ from owlrl.replay import RewardBalancedSampler, TaskScopedReplay, UniformSampler
 from owlrl.td import double_q_value, max_q_value, taken, td_target
 from owlrl.types import Transitions
 
-__all__ = ["DQN", "FAST", "PAPER", "DQNConfig"]
-
-
-@dataclass(frozen=True)
-class DQNConfig:
-    """Settings of a `DQN`; `FAST` and `PAPER` are two of them.
-
-    Attributes:
-        learning_rate: Adam's step size.
-        batch_size: rows per update.
-        gamma: discount of one step.
-        n_step: rewards summed before the bootstrap.
-        double: double-Q targets.
-        dueling: value and advantage streams.
-        update_every: frames per update, over all environments together.
-        learning_starts: random frames before the first update of each call of ``learn``.
-        target_rate: how far the target moves towards the network at each target update; 1 copies.
-        target_every: updates between target updates.
-        epsilon: exploration at the start and in the end.
-        epsilon_frames: frames from one to the other (see `EpsilonSchedule`).
-        epsilon_shape: "linear" or "exponential".
-        max_grad_norm: gradients are clipped to this norm.
-        buffer_size: rows of the replay.
-        rewarded_share: share of each batch drawn from rows that saw a reward; 0 draws uniformly.
-        hand_over: at the end of ``learn`` the network takes on the target's weights: the average
-            of the last iterates holds what single iterates lose and find again.
-
-    >>> from owlrl.learners import FAST, PAPER
-    >>> FAST.n_step, PAPER.batch_size
-    (5, 32)
-    """
-
-    learning_rate: float = 5e-4
-    batch_size: int = 128
-    gamma: float = 0.99
-    n_step: int = 5
-    double: bool = True
-    dueling: bool = False
-    update_every: int = 32
-    learning_starts: int = 1_000
-    target_rate: float = 0.02
-    target_every: int = 1
-    epsilon: tuple[float, float] = (1.0, 0.2)
-    epsilon_frames: int = 50_000
-    epsilon_shape: Literal["linear", "exponential"] = "linear"
-    max_grad_norm: float = 10.0
-    buffer_size: int = 200_000
-    rewarded_share: float = 0.125
-    hand_over: bool = True
-
-
-FAST = DQNConfig()
-
-PAPER = DQNConfig(
-    learning_rate=6.25e-5,
-    batch_size=32,
-    n_step=1,
-    dueling=True,
-    update_every=4,
-    learning_starts=10_000,
-    target_rate=1.0,
-    target_every=80,
-    epsilon=(0.9, 0.01),
-    epsilon_frames=250_000,
-    epsilon_shape="exponential",
-    buffer_size=1_000_000,
-    rewarded_share=0.0,
-    hand_over=False,
-)
+__all__ = ["DQN"]
 
 
 class DQN:
@@ -103,6 +35,8 @@ class DQN:
         trunk: a module from observations to ``feature_dim`` features; chosen by the
             observation space if left out.
         feature_dim: the trunk's output size.
+        head: makes heads of another kind, ``head(feature_dim, num_actions) -> nn.Module``; left out, they
+            are linear, or have two streams as ``config.dueling`` says.
         replay: where transitions go; a `TaskScopedReplay` if left out.
         seed: of weights, exploration and replay.
         device: "auto" takes a GPU if there is one.
@@ -113,6 +47,14 @@ class DQN:
     >>> agent.learn(1_200)
     >>> agent.updates > 0
     True
+
+    A head of two layers:
+
+    >>> from torch import nn
+    >>> def two_layers(features, actions):
+    ...     return nn.Sequential(nn.Linear(features, 64), nn.ReLU(), nn.Linear(64, actions))
+    >>> len(DQN(gymnasium.make("CartPole-v1"), head=two_layers).q.heads[0])
+    3
     """
 
     def __init__(
@@ -122,12 +64,12 @@ class DQN:
         config: DQNConfig = FAST,
         trunk: nn.Module | None = None,
         feature_dim: int | None = None,
+        head: Callable[[int, int], nn.Module] | None = None,
         replay: Any = None,
         seed: int | None = None,
         device: torch.device | str = "auto",
     ) -> None:
-        observation_space = getattr(env, "single_observation_space", env.observation_space)
-        action_space = getattr(env, "single_action_space", env.action_space)
+        observation_space, action_space = spaces_of(env)
         if not hasattr(action_space, "n"):
             raise OwlTypeError(f"DQN: the action space is {action_space}; expected Discrete")
         if (trunk is None) != (feature_dim is None):
@@ -148,7 +90,9 @@ class DQN:
                 torch.manual_seed(seed)
             if trunk is None or feature_dim is None:
                 trunk, feature_dim = default_trunk(observation_space)
-            self.q = MultiHeadQ(trunk, feature_dim, self.num_actions, dueling=config.dueling).to(self.device)
+            dueling = config.dueling and head is None
+            q = MultiHeadQ(trunk, feature_dim, self.num_actions, dueling=dueling, head=head)
+        self.q = q.to(self.device)
         self.target = copy.deepcopy(self.q)
         self.optimizer = torch.optim.Adam(self.q.parameters(), lr=config.learning_rate, fused=True)
         self._rng = np.random.default_rng(seed)
@@ -179,15 +123,7 @@ class DQN:
             for seen in range(stepper.num_envs, frames + stepper.num_envs, stepper.num_envs):
                 random = seen <= settings.learning_starts
                 steps = stepper.step(self.explore(stepper.observation, 1.0 if random else self.epsilon.value))
-                self.replay.add_batch(
-                    steps.observation,
-                    steps.action,
-                    steps.reward,
-                    steps.next_observation,
-                    steps.terminated,
-                    steps.truncated,
-                    mask=steps.real,
-                )
+                steps.add_to(self.replay)
                 self.epsilon.advance(stepper.num_envs)
                 if not random and len(self.replay) >= settings.batch_size:
                     owed += stepper.num_envs
@@ -244,6 +180,15 @@ class DQN:
         if self.updates % settings.target_every == 0:
             self._move_target()
         return number
+
+    def state_dict(self) -> dict[str, Any]:
+        """Updates made and generator; networks, optimizer, ε and replay have states of their own."""
+        return {"updates": self.updates, "rng": self._rng.bit_generator.state}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:
+        """Go on from what ``state_dict`` gave."""
+        self.updates = int(state_dict["updates"])
+        self._rng.bit_generator.state = state_dict["rng"]
 
     def _move_target(self) -> None:
         with torch.no_grad():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from owlrl.errors import NonFiniteError, OwlValueError, int_problem
 from owlrl.gaussian import gaussian_nll
 from owlrl.learners._boxes import ActionBox, check_observations
-from owlrl.learners._loop import auto_device, progress
+from owlrl.learners._loop import auto_device, progress, spaces_of
 from owlrl.learners.gaussian import GaussianActor, GaussianCritics
 from owlrl.learners.sac_config import SAC_FAST, SACConfig
 from owlrl.learners.stepping import Stepper
@@ -54,8 +54,7 @@ class SAC:
         seed: int | None = None,
         device: torch.device | str = "auto",
     ) -> None:
-        observation_space = getattr(env, "single_observation_space", env.observation_space)
-        action_space = getattr(env, "single_action_space", env.action_space)
+        observation_space, action_space = spaces_of(env)
         size = check_observations("SAC", observation_space)
         self._box = ActionBox("SAC", action_space)
         self.env = env
@@ -112,15 +111,7 @@ class SAC:
             for seen in range(stepper.num_envs, frames + stepper.num_envs, stepper.num_envs):
                 random = len(self.replay) < settings.learning_starts
                 steps = stepper.step(self._act(stepper.observation, random=random))
-                self.replay.add_batch(
-                    steps.observation,
-                    steps.action,
-                    steps.reward,
-                    steps.next_observation,
-                    steps.terminated,
-                    steps.truncated,
-                    mask=steps.real,
-                )
+                steps.add_to(self.replay)
                 if len(self.replay) >= max(settings.learning_starts, settings.batch_size):
                     owed += stepper.num_envs
                     while owed >= settings.update_every:
@@ -164,6 +155,17 @@ class SAC:
             self.replay.update_priorities(batch.index, (goal - mean.mean(-1)).detach().abs().cpu())
         self.updates += 1
         return found
+
+    def state_dict(self) -> dict[str, Any]:
+        """Updates made and generators; networks, optimizers, α and replay have states of their own."""
+        generator = self._generator.get_state()
+        return {"updates": self.updates, "rng": self._rng.bit_generator.state, "generator": generator}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:
+        """Go on from what ``state_dict`` gave."""
+        self.updates = int(state_dict["updates"])
+        self._rng.bit_generator.state = state_dict["rng"]
+        self._generator.set_state(state_dict["generator"])
 
     def _goal(self, batch: Transitions, alpha: float, noise: Tensor) -> Tensor:
         with torch.no_grad():

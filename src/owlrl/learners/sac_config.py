@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -67,6 +68,12 @@ class SACConfig:
             low, high = getattr(self, name)
             if not low < high:
                 problems.append(f"{name} is {(low, high)}; expected (low, high) with low < high")
+        if not 0 < self.learning_rate < math.inf:
+            problems.append(f"learning_rate is {self.learning_rate!r}; expected a finite number > 0")
+        if not 0 < self.target_rate <= 1:
+            problems.append(f"target_rate is {self.target_rate!r}; expected a number above 0, at most 1")
+        if not 0 <= self.gamma <= 1:
+            problems.append(f"gamma is {self.gamma!r}; expected a number from 0 to 1")
         if self.mean_loss not in ("squared", "likelihood"):
             problems.append(f"mean_loss is {self.mean_loss!r}; expected 'squared' or 'likelihood'")
         if not self.initial_alpha > 0:

@@ -31,6 +31,18 @@ class Steps:
     truncated: np.ndarray
     real: np.ndarray
 
+    def add_to(self, replay: Any) -> None:
+        """Put the rows that are real into a replay."""
+        replay.add_batch(
+            self.observation,
+            self.action,
+            self.reward,
+            self.next_observation,
+            self.terminated,
+            self.truncated,
+            mask=self.real,
+        )
+
 
 class Stepper:
     """Keeps an environment going and says what each step really was.

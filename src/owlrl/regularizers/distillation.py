@@ -277,5 +277,6 @@ def _add(parameters: list[nn.Parameter], grads: tuple[Tensor | None, ...], scale
     for parameter, grad in zip(parameters, grads, strict=True):
         if grad is None:
             continue
-        grad = grad.clone() if scale is None else grad * scale.to(grad)  # autograd may share its results
+        # autograd may share its results, and fused optimizers need a gradient laid out as its parameter
+        grad = torch.empty_like(parameter).copy_(grad if scale is None else grad * scale.to(grad))
         parameter.grad = grad if parameter.grad is None else parameter.grad.add_(grad)

@@ -1,0 +1,99 @@
+"""Settings of the reference DQN."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from owlrl.errors import int_problem, raise_problems
+
+__all__ = ["FAST", "PAPER", "DQNConfig"]
+
+COUNTS = ("batch_size", "n_step", "update_every", "target_every", "epsilon_frames", "buffer_size")
+
+
+@dataclass(frozen=True)
+class DQNConfig:
+    """Settings of a `DQN`; `FAST` and `PAPER` are two of them.
+
+    Attributes:
+        learning_rate: Adam's step size.
+        batch_size: rows per update.
+        gamma: discount of one step.
+        n_step: rewards summed before the bootstrap.
+        double: double-Q targets.
+        dueling: value and advantage streams.
+        update_every: frames per update, over all environments together.
+        learning_starts: random frames before the first update of each call of ``learn``.
+        target_rate: how far the target moves towards the network at each target update; 1 copies.
+        target_every: updates between target updates.
+        epsilon: exploration at the start and in the end.
+        epsilon_frames: frames from one to the other (see `EpsilonSchedule`).
+        epsilon_shape: "linear" or "exponential".
+        max_grad_norm: gradients are clipped to this norm.
+        buffer_size: rows of the replay.
+        rewarded_share: share of each batch drawn from rows that saw a reward; 0 draws uniformly.
+        hand_over: at the end of ``learn`` the network takes on the target's weights: the average
+            of the last iterates holds what single iterates lose and find again.
+
+    >>> from owlrl.learners import FAST, PAPER
+    >>> FAST.n_step, PAPER.batch_size
+    (5, 32)
+    """
+
+    learning_rate: float = 5e-4
+    batch_size: int = 128
+    gamma: float = 0.99
+    n_step: int = 5
+    double: bool = True
+    dueling: bool = False
+    update_every: int = 32
+    learning_starts: int = 1_000
+    target_rate: float = 0.02
+    target_every: int = 1
+    epsilon: tuple[float, float] = (1.0, 0.2)
+    epsilon_frames: int = 50_000
+    epsilon_shape: Literal["linear", "exponential"] = "linear"
+    max_grad_norm: float = 10.0
+    buffer_size: int = 200_000
+    rewarded_share: float = 0.125
+    hand_over: bool = True
+
+    def __post_init__(self) -> None:
+        problems = [p for name in COUNTS if (p := int_problem(name, getattr(self, name)))]
+        if problem := int_problem("learning_starts", self.learning_starts, least=0):
+            problems.append(problem)
+        if not 0 < self.learning_rate < math.inf:
+            problems.append(f"learning_rate is {self.learning_rate!r}; expected a finite number > 0")
+        if not self.max_grad_norm > 0:
+            problems.append(f"max_grad_norm is {self.max_grad_norm!r}; expected a number > 0")
+        if not 0 < self.target_rate <= 1:
+            problems.append(f"target_rate is {self.target_rate!r}; expected a number above 0, at most 1")
+        shares = {"gamma": self.gamma, "rewarded_share": self.rewarded_share}
+        for name, value in {**shares, "epsilon[0]": self.epsilon[0], "epsilon[1]": self.epsilon[1]}.items():
+            if not 0 <= value <= 1:
+                problems.append(f"{name} is {value!r}; expected a number from 0 to 1")
+        if self.epsilon_shape not in ("linear", "exponential"):
+            problems.append(f"epsilon_shape is {self.epsilon_shape!r}; expected 'linear' or 'exponential'")
+        raise_problems("DQNConfig", problems)
+
+
+FAST = DQNConfig()
+
+PAPER = DQNConfig(
+    learning_rate=6.25e-5,
+    batch_size=32,
+    n_step=1,
+    dueling=True,
+    update_every=4,
+    learning_starts=10_000,
+    target_rate=1.0,
+    target_every=80,
+    epsilon=(0.9, 0.01),
+    epsilon_frames=250_000,
+    epsilon_shape="exponential",
+    buffer_size=1_000_000,
+    rewarded_share=0.0,
+    hand_over=False,
+)

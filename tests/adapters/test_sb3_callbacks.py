@@ -1,0 +1,124 @@
+"""What people hang on ``model.learn`` goes on working: TensorBoard, evaluation, checkpoints, bars."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from stable_baselines3 import DQN, SAC
+from stable_baselines3.common.callbacks import (
+    CheckpointCallback,
+    EvalCallback,
+    EveryNTimesteps,
+    StopTrainingOnNoModelImprovement,
+    StopTrainingOnRewardThreshold,
+)
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.save_util import load_from_zip_file
+from stable_baselines3.common.vec_env import VecNormalize
+
+from owlrl import OwlWrapper
+from tests.adapters.helpers import Guess, any_model, dqn, other_env, same, weights
+
+
+@pytest.mark.parametrize("kind", [DQN, SAC])
+def test_tensorboard_has_a_run_per_task(kind, tmp_path):
+    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    model = any_model(kind, tensorboard_log=str(tmp_path))
+    owl = OwlWrapper(model)
+    for task, reset in (("a", True), ("b", True), ("a", False)):
+        env = other_env(model) if task == "b" else None
+        with owl.task(task, env=env):
+            model.learn(28, tb_log_name=task, log_interval=1, reset_num_timesteps=reset)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a_1", "b_1"]
+    for run, steps in (("a_1", [7, 14, 21, 28, 35, 42, 49, 56]), ("b_1", [7, 14, 21, 28])):
+        found = events.EventAccumulator(str(tmp_path / run))
+        found.Reload()
+        assert [event.step for event in found.Scalars("rollout/ep_rew_mean")] == steps
+        loss = "train/loss" if kind is DQN else "train/critic_loss"
+        assert np.isfinite([event.value for event in found.Scalars(loss)]).all()
+
+
+@pytest.mark.filterwarnings("ignore:rich is experimental")  # tqdm's own
+def test_the_bar_counts_the_task_s_own_steps(monkeypatch):
+    from stable_baselines3.common import callbacks
+
+    bars = []
+
+    def bar(total):
+        bars.append(made := tqdm(total=total))
+        return made
+
+    tqdm = callbacks.tqdm
+    monkeypatch.setattr(callbacks, "tqdm", bar)
+    model = dqn()
+    owl = OwlWrapper(model)
+    for task, reset in (("a", True), ("b", False), ("a", False)):
+        with owl.task(task):
+            model.learn(26, progress_bar=True, reset_num_timesteps=reset)
+    assert [(bar.n, bar.total) for bar in bars] == [(26, 26)] * 3
+
+
+def test_stopping_and_nested_callbacks(tmp_path):
+    model = dqn()
+    owl = OwlWrapper(model)
+    for task in ("a", "b"):
+        checkpoints = EveryNTimesteps(10, CheckpointCallback(1, str(tmp_path / task)))
+        stop = EvalCallback(
+            Monitor(Guess()),
+            eval_freq=10,
+            n_eval_episodes=1,
+            verbose=0,
+            best_model_save_path=str(tmp_path / task),
+            callback_on_new_best=StopTrainingOnRewardThreshold(-1.0),
+            callback_after_eval=StopTrainingOnNoModelImprovement(1),
+        )
+        with owl.task(task, env=Guess()):
+            model.learn(100, callback=[checkpoints, stop])
+            assert model.num_timesteps == 10  # any return is enough to stop
+        assert (tmp_path / task / "best_model.zip").is_file()
+        assert (tmp_path / task / "rl_model_10_steps.zip").is_file()
+
+
+def test_evaluation_is_normalised_as_the_task_that_is_learned():
+    def env(**settings):
+        return VecNormalize(make_vec_env(Guess, n_envs=1, seed=0), **settings)
+
+    model = dqn(env=env())
+    owl = OwlWrapper(model)
+    evaluation = EvalCallback(env(training=False), eval_freq=10, n_eval_episodes=1, verbose=0, warn=False)
+    with owl.task("a"):
+        model.learn(30)
+    with pytest.warns(UserWarning, match="statistics of its own"), owl.task("b", env=env()):
+        model.learn(20, callback=evaluation)
+        own = model.get_vec_normalize_env().obs_rms
+    assert np.array_equal(evaluation.eval_env.obs_rms.mean, own.mean)
+
+
+def test_a_checkpoint_of_the_middle_of_a_task_can_be_taken_back(tmp_path):
+    """The way back after a crash: the last file of the wrapper, the task, the checkpoint."""
+    model = dqn()
+    owl = OwlWrapper(model)
+    with owl.task("a"):
+        model.learn(30)
+    owl.save(tmp_path / "owl.safetensors")
+    callback = CheckpointCallback(20, str(tmp_path), save_replay_buffer=True)
+    with pytest.raises(KeyboardInterrupt), owl.task("b", env=Guess(sign=-1)):
+        model.learn(41, callback=callback)
+        raise KeyboardInterrupt
+    fresh = dqn()
+    again = OwlWrapper.load(tmp_path / "owl.safetensors", fresh)
+    with again.task("b", env=Guess(sign=-1)):
+        fresh.set_parameters(tmp_path / "rl_model_40_steps.zip")
+        fresh.load_replay_buffer(tmp_path / "rl_model_replay_buffer_40_steps.pkl")
+        fresh.num_timesteps, fresh.learning_starts = 40, 0
+        assert len(again.replay) == 39  # a callback is called before the row of its step is stored
+        before = weights(fresh)
+        assert same(before, load_from_zip_file(tmp_path / "rl_model_40_steps.zip")[1]["policy"])
+        fresh.learn(20, reset_num_timesteps=False)
+        assert fresh.num_timesteps == 60
+        assert not same(before, weights(fresh))
+    head = again.learner.networks["q"].head_parameters(0)
+    for name, value in owl.learner.networks["q"].head_parameters(0).items():
+        assert torch.equal(head[name], value)  # the first task's, untouched by all this
