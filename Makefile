@@ -33,7 +33,7 @@ demo: $(STAMP) ## train two opposed tasks and show how the task is recognised
 	$(BIN)/owlrl demo
 
 test: $(STAMP) ## run the tests, the doctests and the README's code; coverage must reach its bar
-	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --cov --cov-report=term
+	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist worksteal --cov --cov-report=term
 
 slow: $(STAMP) ## run the tests that take minutes
 	$(BIN)/python -m pytest -m slow

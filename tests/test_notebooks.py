@@ -30,6 +30,7 @@ def test_the_notebook_runs(path, monkeypatch):
     monkeypatch.setenv("OWLRL_EXAMPLE_FRAMES", "1500")
     monkeypatch.setenv("OWLRL_EXAMPLE_STEPS", "600")  # of learners that update at every step
     monkeypatch.setenv("MPLBACKEND", "agg")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # the tests run side by side already
     # where Jupyter runs it: a notebook may import a script beside it
     beside = {"metadata": {"path": str(EXAMPLES)}}
     # a cell that raises fails the test
