@@ -125,6 +125,9 @@ def test_evaluation_has_returns_and_angles(session):
     assert [row["identified"] for row in evaluations[:2]] == [1.0, 1.0]
     traces = [row for row in rows if row["kind"] == "trace"]
     assert [len(row["angles"]) for row in traces] == [len(row["arms"]) for row in traces] == [20, 20]
+    starts = session.lanes(list(session.tasks.values()), 3).reset()
+    lowest = np.degrees(np.arccos(starts[:, 0])).reshape(2, 3).max(axis=1)  # nearest to hanging down
+    assert [abs(row["angles"][0]) for row in traces] == pytest.approx(lowest.tolist(), abs=30.0)
 
 
 def test_other_angles_can_be_asked_for(session):

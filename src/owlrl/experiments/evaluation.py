@@ -58,11 +58,15 @@ def evaluate(
         found = run_lanes(_policy(session, policy, chosen, copies), side_by_side)
         for place, task in enumerate(chosen):
             lanes = slice(place * copies, (place + 1) * copies)
+            lane = lanes.start
+            if isinstance(side_by_side, PendulumLanes):  # the one that starts nearest to hanging down
+                angles = np.array(side_by_side.angles)  # (T, E)
+                lane += int(np.abs(angles[0, lanes]).argmax())
             shown = [_row(session, policy, label, task, found, lanes)]
             if policy in traces:
-                shown.append(_trace(session, policy, task, found, lanes.start))
+                shown.append(_trace(session, policy, task, found, lane))
             if isinstance(side_by_side, PendulumLanes):
-                shown = [_of_pendulum(row, found, np.array(side_by_side.angles), lanes) for row in shown]
+                shown = [_of_pendulum(row, found, angles, lanes, lane) for row in shown]
             rows += shown
     return rows
 
@@ -141,11 +145,11 @@ def _trace(session: AnySession, policy: str, task: str, found: Episodes, lane: i
     }
 
 
-def _of_pendulum(row: Row, found: Episodes, angles: FloatArray, lanes: slice) -> Row:
+def _of_pendulum(row: Row, found: Episodes, angles: FloatArray, lanes: slice, lane: int) -> Row:
     """The row with angles (T, E), and without the success that there is none of."""
     row = {name: value for name, value in row.items() if name != "success"}
     if row["kind"] == "trace":
-        return {**row, "angles": np.degrees(angles[:, lanes.start]).round(1).tolist()}
+        return {**row, "angles": np.degrees(angles[:, lane]).round(1).tolist()}
     row["returns"] = found.returns[0, lanes].round(2).tolist()
     row["final_angles"] = final_angles(angles[:, lanes]).round(1).tolist()
     return row
