@@ -13,6 +13,7 @@ from pathlib import Path
 import ewc
 import fisher
 import heads
+import many_tasks
 import pendulum
 import replay
 import sac
@@ -54,7 +55,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     rows: list[Row] = []
-    for module in (fisher, replay, ewc, heads, wrapper, sb3, tabulated, pendulum, sac):
+    for module in (fisher, replay, ewc, heads, wrapper, many_tasks, sb3, tabulated, pendulum, sac):
         found = module.main(quick=options.quick)
         print_rows(found)
         rows += found

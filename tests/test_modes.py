@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from owlrl.modes import eval_mode
+from owlrl import MultiHeadQ
+from owlrl.modes import eval_mode, parameters_of
 
 
 def test_each_submodule_gets_its_own_mode_back():
@@ -23,3 +24,16 @@ def test_a_linear_layer_with_a_hook_that_has_a_mode_is_not_passed_over():
         layer(torch.ones(1, 3))
     assert torch.equal(layer.weight_u, before)
     assert layer.training
+
+
+def test_parameters_are_found_as_torch_finds_them():
+    shared = nn.Linear(4, 4)
+    trunk = nn.Sequential(
+        shared, nn.ReLU(), shared, nn.ParameterList([torch.zeros(2)]), nn.Linear(4, 4, bias=False)
+    )
+    q = MultiHeadQ(trunk, 4, 2, dueling=True)
+    for _ in range(3):
+        q.add_head()
+    expected, found = list(q.parameters()), parameters_of(q)
+    assert len(found) == len(expected) == 20
+    assert all(a is b for a, b in zip(found, expected, strict=True))

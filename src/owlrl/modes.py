@@ -1,4 +1,4 @@
-"""Context managers that change a module's mode and put it back."""
+"""A module's mode changed and put back, and its parameters found fast."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-__all__ = ["eval_mode", "probing"]
+__all__ = ["eval_mode", "parameters_of", "probing"]
 
 
 @contextmanager
@@ -55,6 +55,23 @@ def probing(*modules: nn.Module) -> Iterator[None]:
     devices = {p.device for module in modules for p in module.parameters() if p.device.type == "cuda"}
     with eval_mode(*modules), torch.random.fork_rng(devices=list(devices)):
         yield
+
+
+def parameters_of(module: nn.Module) -> list[nn.Parameter]:
+    """``list(module.parameters())``, several times faster: for what an update does with many heads.
+
+    >>> from torch import nn
+    >>> from owlrl.modes import parameters_of
+    >>> [p.shape for p in parameters_of(nn.Sequential(nn.Linear(4, 2), nn.ReLU()))]
+    [torch.Size([2, 4]), torch.Size([2])]
+    """
+    found: dict[int, nn.Parameter] = {}  # by identity: a parameter may be shared
+    waiting = [module]
+    while waiting:
+        m = waiting.pop()
+        found.update((id(p), p) for p in m._parameters.values() if p is not None)
+        waiting.extend(child for child in reversed(m._modules.values()) if child is not None)
+    return list(found.values())
 
 
 def _in_training(module: nn.Module) -> list[nn.Module]:

@@ -19,6 +19,7 @@ from owlrl.learners.dqn_config import FAST, DQNConfig
 from owlrl.learners.encoders import default_trunk
 from owlrl.learners.schedules import EpsilonSchedule
 from owlrl.learners.stepping import Stepper
+from owlrl.modes import parameters_of
 from owlrl.replay import RewardBalancedSampler, TaskScopedReplay, UniformSampler
 from owlrl.td import double_q_value, max_q_value, taken, td_target
 from owlrl.types import Transitions
@@ -172,7 +173,7 @@ class DQN:
             raise NonFiniteError(f"DQN: task {batch.task!r}, update {self.updates + 1}: the loss is {number}")
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
-        clip_grad_norm_(self.q.parameters(), settings.max_grad_norm)
+        clip_grad_norm_(parameters_of(self.q), settings.max_grad_norm)
         self.optimizer.step()
         if batch.weight is not None and batch.index is not None:
             self.replay.update_priorities(batch.index, (predicted - goal).detach().abs().cpu())
@@ -192,9 +193,8 @@ class DQN:
 
     def _move_target(self) -> None:
         with torch.no_grad():
-            targets: list[Tensor] = list(self.target.parameters())
-            sources: list[Tensor] = list(self.q.parameters())
-            torch._foreach_lerp_(targets, sources, self.config.target_rate)
+            targets, sources = parameters_of(self.target), parameters_of(self.q)
+            torch._foreach_lerp_([*targets], [*sources], self.config.target_rate)
 
     def _new_replay(self, space: Any, seed: int | None) -> TaskScopedReplay:
         settings = self.config

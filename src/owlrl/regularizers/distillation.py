@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from owlrl.errors import OwlStateError, OwlValueError, raise_problems
-from owlrl.modes import eval_mode
+from owlrl.modes import eval_mode, parameters_of
 from owlrl.protocols import Consolidation, MultiHead
 from owlrl.regularizers._checks import (
     Strength,
@@ -51,7 +51,7 @@ def distillation_loss(output: Tensor, stored: Tensor) -> Tensor:
 
 
 class _Pull(NamedTuple):
-    """A network's penalty and the parameters it is meant for."""
+    """A network's penalty and the parameters it is meant for; those it does not reach stay as they are."""
 
     loss: Tensor
     on: list[nn.Parameter]
@@ -233,10 +233,8 @@ class DistillationRegularizer:
         with eval_mode(network.module):
             inputs = placed(network, drawn.inputs)
             output = network.per_row(*inputs, heads=drawn.heads.to(inputs[0].device))
-        meant = list(network.shared_parameters().values())
-        for head in torch.unique(drawn.heads).tolist():
-            meant += network.head_parameters(head).values()
-        return _Pull(distillation_loss(output, drawn.outputs.to(output)), meant)
+        loss = distillation_loss(output, drawn.outputs.to(output))
+        return _Pull(loss, parameters_of(network.module))  # it reaches the trunk and the heads drawn
 
     def _previous_loss(self, network: MultiHead, previous: Previous) -> _Pull | None:
         if previous.head == network.pointer.head:
@@ -257,7 +255,7 @@ class DistillationRegularizer:
         mine = {id(p) for p in owned(optimizer)}
         for name in self._kept:
             network = self._networks.get(name)
-            if network is not None and not any(id(p) in mine for p in network.module.parameters()):
+            if network is not None and not any(id(p) in mine for p in parameters_of(network.module)):
                 continue  # another optimizer's network
             self._steps[name] = self._steps.get(name, 0) + 1
             if self._steps[name] % self.every:
@@ -277,6 +275,9 @@ def _add(parameters: list[nn.Parameter], grads: tuple[Tensor | None, ...], scale
     for parameter, grad in zip(parameters, grads, strict=True):
         if grad is None:
             continue
-        # autograd may share its results, and fused optimizers need a gradient laid out as its parameter
-        grad = torch.empty_like(parameter).copy_(grad if scale is None else grad * scale.to(grad))
-        parameter.grad = grad if parameter.grad is None else parameter.grad.add_(grad)
+        if scale is not None:
+            grad = grad * scale.to(grad)
+        if parameter.grad is not None:
+            parameter.grad.add_(grad)
+        else:  # a copy: autograd may share its results, and fused optimizers need the parameter's layout
+            parameter.grad = torch.empty_like(parameter).copy_(grad)
