@@ -9,7 +9,7 @@ from torch import nn
 
 from owlrl import MultiHeadQ, QLearner, TDErrorEvidence, Transitions
 from owlrl.errors import OwlValueError
-from owlrl.experiments.evidence import DropoutEvidence, EvidenceSet, NoEvidence, gaussian_nll, make_evidence
+from owlrl.experiments.evidence import DropoutEvidence, EvidenceSet, gaussian_nll, make_evidence
 
 
 class Noted:
@@ -63,7 +63,7 @@ def test_a_set_calibrates_all_parts_and_is_their_sum():
     assert both.losses(wrapped, rows(), np.arange(2)).tolist() == [[1.5, 1.5]] * 4
     assert both.part("a") is parts["a"]
     assert both.part("a-and-b").losses(wrapped, rows(1), np.arange(1)).item() == 1.5
-    assert isinstance(both.part("none"), NoEvidence)
+    assert both.part("none") is None
     with pytest.raises(OwlValueError, match="evidence c was not gathered; expected some of a, b"):
         both.part("a-and-c")
 
@@ -83,13 +83,6 @@ def test_made_is_what_is_needed():
     assert isinstance(made.parts["td"], TDErrorEvidence) and made.parts["td"].calibrated
     with pytest.raises(OwlValueError, match="evidence is luck"):
         make_evidence(["luck"], seed=0)
-
-
-def test_no_evidence_tells_nothing():
-    none = NoEvidence()
-    none.calibrate(None, 0, rows())
-    none.load_state_dict(none.state_dict())
-    assert not none.losses(None, rows(), np.arange(2)).any()
 
 
 def test_nll_equals_the_formula_in_float64():

@@ -23,7 +23,7 @@ from owlrl.errors import OwlValueError
 from owlrl.evaluation import final_observations
 from owlrl.experiments.config import Run
 from owlrl.experiments.episodes import FloatArray, LaneStep, run_lanes
-from owlrl.experiments.evidence import NoEvidence, make_evidence
+from owlrl.experiments.evidence import make_evidence
 from owlrl.experiments.policies import parse_policy
 from owlrl.experiments.session import Session, acting_policy
 from owlrl.learners import SAC
@@ -170,7 +170,7 @@ class ControlSession:
 
     def score(self, task: str, head: int) -> float:
         """Mean return of some episodes with the head told."""
-        told = AdaptivePolicy(self.learner, OracleSelector(0), NoEvidence(), {task: head})
+        told = AdaptivePolicy(self.learner, OracleSelector(0), None, {task: head})
         return float(run_lanes(told, self.lanes([self.tasks[task]], self.run.episodes)).returns.mean())
 
     def state_dict(self) -> dict[str, Any]:

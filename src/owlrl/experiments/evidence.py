@@ -23,34 +23,9 @@ __all__ = [
     "EVIDENCE",
     "DropoutEvidence",
     "EvidenceSet",
-    "NoEvidence",
     "gaussian_nll",
     "make_evidence",
 ]
-
-
-class NoEvidence:
-    """Tells nothing: for selectors that need none.
-
-    >>> import numpy as np
-    >>> from owlrl.experiments.evidence import NoEvidence
-    >>> NoEvidence().losses(None, [0, 0], np.arange(3)).shape
-    (2, 3)
-    """
-
-    def calibrate(self, learner: OffPolicyLearner, head: int, transitions: Transitions) -> None:
-        """There is nothing to measure."""
-
-    def losses(self, learner: OffPolicyLearner, transitions: Transitions, heads: np.ndarray) -> np.ndarray:
-        """Zeros (B, len(heads))."""
-        return np.zeros((len(transitions), len(heads)))
-
-    def state_dict(self) -> dict[str, Any]:
-        """Nothing."""
-        return {}
-
-    def load_state_dict(self, state_dict: dict[str, Any], /) -> None:
-        """Nothing to take over."""
 
 
 def gaussian_nll(samples: Tensor, goal: Tensor, *, smallest: float = 1e-6) -> Tensor:
@@ -135,10 +110,10 @@ class EvidenceSet:
     def __init__(self, parts: Mapping[str, Evidence]) -> None:
         self.parts = dict(parts)
 
-    def part(self, name: str) -> Evidence:
-        """What a policy named after it uses; "a-and-b" is the sum of two parts, "none" tells nothing."""
+    def part(self, name: str) -> Evidence | None:
+        """What a policy named after it uses; "a-and-b" is the sum of two parts, "none" is None."""
         if name == "none":
-            return NoEvidence()
+            return None
         if name in self.parts:
             return self.parts[name]
         names = name.split("-and-")

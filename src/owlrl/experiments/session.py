@@ -232,7 +232,7 @@ def acting_policy(session: Trained, name: str, truth: Sequence[str]) -> Adaptive
         raise OwlValueError(f"Session.policy: there is no head for {', '.join(unknown)} to be told")
     places = {task: place for place, task in enumerate(arms)}
     told = OracleSelector(np.array([places.get(task, 0) for task in truth], dtype=np.int64))
-    return AdaptivePolicy(session.learner, told, session.evidence.part("none"), arms)
+    return AdaptivePolicy(session.learner, told, None, arms)
 
 
 def _make_agent(run: Run, tables: Sequence[Table]) -> DQN:

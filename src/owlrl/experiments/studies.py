@@ -170,5 +170,6 @@ def reproduce(
     owlrl.errors.OwlValueError: reproduce: seeds is 0; expected an int >= 1
     """
     runs = study_runs(name, seeds=seeds)
+    list(load_results(directory))  # what is no result is refused now, not after hours
     attempts = run_all(runs, directory, jobs=jobs, backend=backend, scheduler=scheduler, progress=progress)
     return study_table(runs, directory), attempts
