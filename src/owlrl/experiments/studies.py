@@ -43,9 +43,8 @@ def _compare(methods: Sequence[str], tasks: str, seed: int, **more: Any) -> list
 
 
 def _crossroads(seed: int) -> list[Run]:
-    methods = (*HEADLINE, "full-rehearsal")
-    crumbs = _compare(methods, "Crossroads-4", seed, frames=60_000, arguments={"breadcrumbs": True})
-    return crumbs + _compare(methods, "Crossroads-4", seed, frames=60_000, consecutive=8)
+    crumbs = _compare(HEADLINE, "Crossroads-4", seed, frames=30_000, arguments={"breadcrumbs": True})
+    return crumbs + _compare(HEADLINE, "Crossroads-4", seed, frames=60_000, consecutive=8)
 
 
 def _doors(seed: int) -> list[Run]:
