@@ -172,6 +172,7 @@ def test_named_settings():
         (lambda: DQNConfig(batch_size=0, n_step=1.5, learning_starts=-1), "3 problems"),
         (lambda: DQNConfig(learning_rate=float("nan"), max_grad_norm=0.0, target_rate=0.0), "3 problems"),
         (lambda: DQNConfig(gamma=2.0, epsilon=(1.0, -0.1), rewarded_share=1.5), "3 problems"),
+        (lambda: DQNConfig(rewarded_above=-0.1), r"rewarded_above is -0\.1; expected a finite number >= 0"),
         (lambda: DQNConfig(epsilon_shape="cosine"), "expected 'linear' or 'exponential'"),
     ],
 )

@@ -17,7 +17,7 @@ def make(capacity, fraction=1 / 8, **arguments):
         observation_shape=(),
         observation_dtype=np.int64,
         seed=0,
-        sampler=RewardBalancedSampler(fraction),
+        sampler=fraction if isinstance(fraction, RewardBalancedSampler) else RewardBalancedSampler(fraction),
         **arguments,
     )
 
@@ -106,9 +106,24 @@ def test_the_list_is_always_that_of_the_live_rewarded_rows(capacity, envs, seed,
     assert (replay._store.draw._place == -1).all()
 
 
+def test_small_rewards_such_as_a_bonus_need_not_count():
+    bonus = [0.01] * 100
+    bonus[40], bonus[60] = 1.0, -0.5
+    replay = make(100, RewardBalancedSampler(0.5, above=0.05))
+    fill(replay, bonus)
+    assert sorted(rewarded(replay)) == [40, 60]
+    assert set(replay.sample(8).action[:4].tolist()) <= {40, 60}
+    again = make(100, RewardBalancedSampler(0.5, above=0.05))
+    again.load_state_dict(replay.state_dict())
+    assert sorted(rewarded(again)) == [40, 60]
+
+
 def test_settings_are_checked():
     with pytest.raises(
         OwlValueError, match=r"RewardBalancedSampler: fraction is 1\.5; expected a number from 0 to 1"
     ):
         RewardBalancedSampler(1.5)
+    with pytest.raises(OwlValueError, match=r"above is -1; expected a finite number >= 0"):
+        RewardBalancedSampler(above=-1)
     assert repr(RewardBalancedSampler()) == "RewardBalancedSampler(0.125)"
+    assert repr(RewardBalancedSampler(above=0.5)) == "RewardBalancedSampler(0.125, above=0.5)"

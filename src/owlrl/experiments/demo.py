@@ -26,7 +26,6 @@ from owlrl.errors import int_problem, raise_problems
 from owlrl.experiments._style import new_figure, plain, prepare_picture
 from owlrl.experiments.plots import draw_probabilities
 from owlrl.learners import DQN, FAST, one_hot_cells
-from owlrl.replay import RewardBalancedSampler
 
 __all__ = ["Demo", "run_demo"]
 
@@ -165,7 +164,7 @@ def _one_head(
         num_envs=COPIES,
         n_step=FAST.n_step,
         gamma=FAST.gamma,
-        sampler=RewardBalancedSampler(FAST.rewarded_share),
+        sampler=FAST.sampler,
         seed=seed,
     )
     agent = DQN(first, replay=replay, seed=seed)

@@ -19,10 +19,8 @@ from owlrl import (
     OwlWrapper,
     QLearner,
     RehearsalReplay,
-    RewardBalancedSampler,
     SharedReplay,
     TaskScopedReplay,
-    UniformSampler,
 )
 from owlrl.checkpoint import load_state, save_state
 from owlrl.envs import Table, TabulatedVectorEnv
@@ -266,13 +264,12 @@ def _make_agent(run: Run, tables: Sequence[Table]) -> DQN:
 def _make_replay(
     method: Method, config: DQNConfig, env: TabulatedVectorEnv, seed: int, num_tasks: int
 ) -> Replay:
-    share = config.rewarded_share
     common: dict[str, Any] = {
         "observation_space": env.single_observation_space,
         "num_envs": env.num_envs,
         "n_step": config.n_step,
         "gamma": config.gamma,
-        "sampler": RewardBalancedSampler(share) if share else UniformSampler(),
+        "sampler": config.sampler,
         "seed": seed,
     }
     if method.replay == "shared":  # room for all tasks, as in the paper

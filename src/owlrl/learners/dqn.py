@@ -20,7 +20,7 @@ from owlrl.learners.encoders import default_trunk
 from owlrl.learners.schedules import EpsilonSchedule
 from owlrl.learners.stepping import Stepper
 from owlrl.modes import parameters_of
-from owlrl.replay import RewardBalancedSampler, TaskScopedReplay, UniformSampler
+from owlrl.replay import TaskScopedReplay
 from owlrl.td import double_q_value, max_q_value, taken, td_target
 from owlrl.types import Transitions
 
@@ -198,14 +198,13 @@ class DQN:
 
     def _new_replay(self, space: Any, seed: int | None) -> TaskScopedReplay:
         settings = self.config
-        share = settings.rewarded_share
         return TaskScopedReplay(
             settings.buffer_size,
             observation_space=space,
             num_envs=int(getattr(self.env, "num_envs", None) or 1),
             n_step=settings.n_step,
             gamma=settings.gamma,
-            sampler=RewardBalancedSampler(share) if share else UniformSampler(),
+            sampler=settings.sampler,
             seed=seed,
         )
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from owlrl.errors import int_problem, raise_problems
+from owlrl.replay import RewardBalancedSampler, Sampler, UniformSampler
 
 __all__ = ["FAST", "PAPER", "DQNConfig"]
 
@@ -34,6 +35,7 @@ class DQNConfig:
         max_grad_norm: gradients are clipped to this norm.
         buffer_size: rows of the replay.
         rewarded_share: share of each batch drawn from rows that saw a reward; 0 draws uniformly.
+        rewarded_above: rewards up to this size do not count there: an exploration bonus is on every row.
         hand_over: at the end of ``learn`` the network takes on the target's weights: the average
             of the last iterates holds what single iterates lose and find again.
 
@@ -58,6 +60,7 @@ class DQNConfig:
     max_grad_norm: float = 10.0
     buffer_size: int = 200_000
     rewarded_share: float = 0.125
+    rewarded_above: float = 0.0
     hand_over: bool = True
 
     def __post_init__(self) -> None:
@@ -68,6 +71,8 @@ class DQNConfig:
             problems.append(f"learning_rate is {self.learning_rate!r}; expected a finite number > 0")
         if not self.max_grad_norm > 0:
             problems.append(f"max_grad_norm is {self.max_grad_norm!r}; expected a number > 0")
+        if not 0 <= self.rewarded_above < math.inf:
+            problems.append(f"rewarded_above is {self.rewarded_above!r}; expected a finite number >= 0")
         if not 0 < self.target_rate <= 1:
             problems.append(f"target_rate is {self.target_rate!r}; expected a number above 0, at most 1")
         shares = {"gamma": self.gamma, "rewarded_share": self.rewarded_share}
@@ -77,6 +82,13 @@ class DQNConfig:
         if self.epsilon_shape not in ("linear", "exponential"):
             problems.append(f"epsilon_shape is {self.epsilon_shape!r}; expected 'linear' or 'exponential'")
         raise_problems("DQNConfig", problems)
+
+    @property
+    def sampler(self) -> Sampler:
+        """How the replay draws."""
+        if not self.rewarded_share:
+            return UniformSampler()
+        return RewardBalancedSampler(self.rewarded_share, above=self.rewarded_above)
 
 
 FAST = DQNConfig()

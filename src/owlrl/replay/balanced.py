@@ -18,7 +18,7 @@ class RewardBalancedSampler:
     """A fixed share of every batch from rows that lead to a reward; the rest uniform.
 
     With sparse rewards a uniform batch rarely holds one. A rewarded row is drawn uniformly
-    from those with a non-zero reward; with n-step returns the draw then steps back by 0 to
+    from those with a reward, good or bad; with n-step returns the draw then steps back by 0 to
     n - 1 steps (not beyond the episode's start), so that every return that contains the
     reward has its turn, not only those that start on it.
 
@@ -30,6 +30,7 @@ class RewardBalancedSampler:
     Args:
         fraction: share of the batch; where ``fraction * batch_size`` is no whole number, it
             is rounded up or down at random, so that it holds on average.
+        above: rewards up to this size are none: an exploration bonus is on every row.
 
     >>> import numpy as np
     >>> from owlrl.replay import RewardBalancedSampler, TaskScopedReplay
@@ -41,18 +42,21 @@ class RewardBalancedSampler:
     tensor(True)
     """
 
-    def __init__(self, fraction: float = 1 / 8) -> None:
+    def __init__(self, fraction: float = 1 / 8, *, above: float = 0.0) -> None:
         problems: list[str] = []
         number("fraction", fraction, problems, most=1.0)
+        number("above", above, problems)
         raise_problems("RewardBalancedSampler", problems)
         self.fraction = fraction
+        self.above = above
 
     def bind(self, ring: FrameRing) -> RowDraw:
         """Start drawing from ``ring``."""
         return _RewardBalancedDraw(self, ring)
 
     def __repr__(self) -> str:
-        return f"RewardBalancedSampler({self.fraction})"
+        above = f", above={self.above}" if self.above else ""
+        return f"RewardBalancedSampler({self.fraction}{above})"
 
 
 class _RewardBalancedDraw:
@@ -67,7 +71,11 @@ class _RewardBalancedDraw:
 
     def changed(self, added: np.ndarray, dropped: np.ndarray) -> None:
         self._forget(dropped[self._place[dropped] >= 0])
-        self._remember(added[self._ring.steps["reward"][added] != 0.0])
+        self._remember(added[self._rewarded(added)])
+
+    def _rewarded(self, rows: np.ndarray) -> np.ndarray:
+        found: np.ndarray = np.abs(self._ring.steps["reward"][rows]) > self._settings.above
+        return found
 
     def _remember(self, rows: np.ndarray) -> None:
         size = self._size + len(rows)
@@ -120,7 +128,7 @@ class _RewardBalancedDraw:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         rows = np.asarray(state["rows"], np.int64)
         live = self._ring.live_rows()
-        expected = live[self._ring.steps["reward"][live] != 0.0]
+        expected = live[self._rewarded(live)]
         if not np.array_equal(np.sort(rows), expected):
             raise ValueError(f"rows lists {len(rows)} rows; expected the {len(expected)} live rewarded rows")
         self.cleared()
