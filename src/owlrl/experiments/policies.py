@@ -10,6 +10,7 @@ from owlrl.errors import OwlValueError
 from owlrl.experiments.evidence import CONTROL, EVIDENCE
 from owlrl.experiments.methods import Method
 from owlrl.protocols import HeadSelector
+from owlrl.selection import RestlessSelector
 
 __all__ = ["ORACLE", "SELECTORS", "PolicyName", "default_policies", "parse_policy"]
 
@@ -17,6 +18,7 @@ ORACLE = "oracle"  # the head is told; with one head there is nothing to tell
 
 SELECTORS: dict[str, Callable[[int], HeadSelector]] = {
     "hedge": lambda seed: ExpWeightsSelector(seed=seed),
+    "restless": lambda seed: RestlessSelector(ExpWeightsSelector(seed=seed), seed=seed),
     # Three ways to go on trying heads, against locking on to one that made its own data.
     "hedge-slow": lambda seed: ExpWeightsSelector(eta=0.1, hold=20, seed=seed),
     "hedge-share": lambda seed: ExpWeightsSelector(share=0.05, seed=seed),
@@ -86,7 +88,7 @@ def default_policies(method: Method, *, control: bool = False) -> tuple[str, ...
         return (ORACLE,)
     if control:
         return (ORACLE, *CONTROL_POLICIES, "random")
-    ours = ("hedge+model", "hedge+reward", "hedge+td")
+    ours = ("restless+model", "hedge+model", "hedge+reward", "hedge+td")
     theirs = ("released+td-raw", "paper+td-squared")
     dropout = ("hedge+nll",) if method.dropout else ()
     return (ORACLE, *ours, *theirs, *dropout, *WITHOUT_EVIDENCE)

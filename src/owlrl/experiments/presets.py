@@ -44,7 +44,10 @@ PRESETS: dict[str, Preset] = {
     "fast": Preset(FAST, SAC_FAST, trunk=lambda: (GridMLP(), 128)),
     # where chance hardly ever finds a goal
     "curious": Preset(
-        replace(FAST, rewarded_above=0.05), SAC_FAST, trunk=lambda: (GridMLP(), 128), count_bonus=0.01
+        replace(FAST, gamma=0.97, rewarded_above=0.05),
+        SAC_FAST,
+        trunk=lambda: (GridMLP(), 128),
+        count_bonus=0.01,
     ),
     "paper": Preset(PAPER, SAC_PAPER, trunk=lambda: (GridConv(), 200), goal_scale=100.0, count_bonus=1.0),
 }

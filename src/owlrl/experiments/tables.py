@@ -15,6 +15,7 @@ from owlrl.experiments.summary import Group, group_by_run, single_task_scores
 __all__ = ["markdown_tables", "result_text", "sections"]
 
 COLUMNS = (
+    "restless+model",
     "hedge+model",
     "hedge+td",
     "hedge+reward",

@@ -6,6 +6,7 @@ from is the business of `owlrl.evidence`.
 
 from owlrl.selection.baselines import MaxQSelector, OracleSelector, UniformSelector
 from owlrl.selection.exp_weights import ExpWeightsSelector
+from owlrl.selection.restless import RestlessSelector
 from owlrl.selection.updates import (
     distribution,
     draw,
@@ -21,6 +22,7 @@ __all__ = [
     "ExpWeightsSelector",
     "MaxQSelector",
     "OracleSelector",
+    "RestlessSelector",
     "UniformSelector",
     "distribution",
     "draw",
