@@ -57,7 +57,7 @@ def test_reproduce_does_what_is_missing_and_prints_tables(tmp_path, monkeypatch)
 def test_a_file_that_is_no_result_is_refused_before_anything_runs(tmp_path, monkeypatch):
     monkeypatch.setitem(STUDIES, "small", Study("one", lambda seed: [tiny(seed=seed, frames=128)]))
     (tmp_path / "shopping.jsonl").write_text('{"milk": 2}\n')
-    with pytest.raises(OwlValueError, match="shopping.jsonl is no result"):
+    with pytest.raises(OwlValueError, match=r"shopping\.jsonl is no result"):
         reproduce("small", tmp_path, seeds=1, progress=False)
     assert [path.name for path in tmp_path.iterdir()] == ["shopping.jsonl"]
 
