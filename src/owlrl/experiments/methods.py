@@ -77,7 +77,7 @@ def _two_layers(features: int, actions: int) -> nn.Module:
 
 
 WARM = 50_000  # transitions, as in the paper
-LAMBDA = 30.0  # of EWC on the fast learner, the best of ten; the paper has 500, with its learner and rewards of 100
+LAMBDA = 30.0  # of EWC with the fast learner, the best of eight; the paper has 500, with rewards of 100
 EWC = {"actor": 100.0, "critic": 100.0}  # for continuous actions, as in the paper
 
 METHODS: dict[str, Method] = {
