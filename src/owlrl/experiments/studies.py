@@ -16,10 +16,10 @@ from owlrl.experiments.tables import markdown_tables
 __all__ = ["STUDIES", "Study", "reproduce", "study_runs", "study_table"]
 
 HEADLINE = ("experience-replay", "owl", "owl-memory")
-FRAMES = 140_000
+FRAMES = 120_000
 UNSEEN = ("S9N1:100",)
-DOOR_FRAMES = 300_000  # DoorKey has 7–8 thousand states and needs its key first
-WIDE_FRAMES = 200_000  # of a crossing with 7 actions, of which 4 do nothing there
+DOOR_FRAMES = 240_000  # DoorKey has 7–8 thousand states and needs its key first
+WIDE_FRAMES = 160_000  # of a crossing with 7 actions, of which 4 do nothing there
 
 
 @dataclass(frozen=True)

@@ -125,7 +125,8 @@ class DQN:
                 random = seen <= settings.learning_starts
                 steps = stepper.step(self.explore(stepper.observation, 1.0 if random else self.epsilon.value))
                 steps.add_to(self.replay)
-                self.epsilon.advance(stepper.num_envs)
+                if self.epsilon.seen or not settings.epsilon_waits or steps.reward[steps.real].any():
+                    self.epsilon.advance(stepper.num_envs)
                 if not random and len(self.replay) >= settings.batch_size:
                     owed += stepper.num_envs
                     while owed >= settings.update_every:

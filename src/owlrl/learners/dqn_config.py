@@ -11,7 +11,15 @@ from owlrl.replay import RewardBalancedSampler, Sampler, UniformSampler
 
 __all__ = ["FAST", "PAPER", "DQNConfig"]
 
-COUNTS = ("batch_size", "n_step", "update_every", "target_every", "epsilon_frames", "buffer_size")
+COUNTS = (
+    "batch_size",
+    "n_step",
+    "update_every",
+    "target_every",
+    "epsilon_frames",
+    "buffer_size",
+    "rewarded_reach",
+)
 
 
 @dataclass(frozen=True)
@@ -32,10 +40,12 @@ class DQNConfig:
         epsilon: exploration at the start and in the end.
         epsilon_frames: frames from one to the other (see `EpsilonSchedule`).
         epsilon_shape: "linear" or "exponential".
+        epsilon_waits: exploration begins to fall with the first reward: before, there is nothing to exploit.
         max_grad_norm: gradients are clipped to this norm.
         buffer_size: rows of the replay.
         rewarded_share: share of each batch drawn from rows that saw a reward; 0 draws uniformly.
         rewarded_above: rewards up to this size do not count there: an exploration bonus is on every row.
+        rewarded_reach: how many steps before such a reward are drawn from.
         hand_over: at the end of ``learn`` the network takes on the target's weights: the average
             of the last iterates holds what single iterates lose and find again.
 
@@ -57,10 +67,12 @@ class DQNConfig:
     epsilon: tuple[float, float] = (1.0, 0.2)
     epsilon_frames: int = 50_000
     epsilon_shape: Literal["linear", "exponential"] = "linear"
+    epsilon_waits: bool = True
     max_grad_norm: float = 10.0
     buffer_size: int = 200_000
     rewarded_share: float = 0.125
     rewarded_above: float = 0.0
+    rewarded_reach: int = 30
     hand_over: bool = True
 
     def __post_init__(self) -> None:
@@ -88,7 +100,8 @@ class DQNConfig:
         """How the replay draws."""
         if not self.rewarded_share:
             return UniformSampler()
-        return RewardBalancedSampler(self.rewarded_share, above=self.rewarded_above)
+        above, reach = self.rewarded_above, self.rewarded_reach
+        return RewardBalancedSampler(self.rewarded_share, above=above, reach=reach)
 
 
 FAST = DQNConfig()
@@ -105,6 +118,7 @@ PAPER = DQNConfig(
     epsilon=(0.9, 0.01),
     epsilon_frames=250_000,
     epsilon_shape="exponential",
+    epsilon_waits=False,
     buffer_size=1_000_000,
     rewarded_share=0.0,
     hand_over=False,

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from owlrl.errors import raise_problems
+from owlrl.errors import int_problem, raise_problems
 from owlrl.replay._spec import number
 from owlrl.replay.ring import FrameRing
 from owlrl.replay.samplers import RowDraw
@@ -18,9 +18,8 @@ class RewardBalancedSampler:
     """A fixed share of every batch from rows that lead to a reward; the rest uniform.
 
     With sparse rewards a uniform batch rarely holds one. A rewarded row is drawn uniformly
-    from those with a reward, good or bad; with n-step returns the draw then steps back by 0 to
-    n - 1 steps (not beyond the episode's start), so that every return that contains the
-    reward has its turn, not only those that start on it.
+    from those with a reward, good or bad; the draw then steps back by 0 to ``reach`` - 1 steps
+    (not beyond the episode's start), so that the way to the reward has its turn, too.
 
     The batch is biased on purpose: there are no weights to undo it, since undoing it would
     make the rewards rare again. The values learned for deterministic tasks do not suffer;
@@ -31,6 +30,8 @@ class RewardBalancedSampler:
         fraction: share of the batch; where ``fraction * batch_size`` is no whole number, it
             is rounded up or down at random, so that it holds on average.
         above: rewards up to this size are none: an exploration bonus is on every row.
+        reach: how far before a reward rows are drawn; None for the replay's ``n_step``, the returns that
+            contain it. A longer reach teaches the way after a single success.
 
     >>> import numpy as np
     >>> from owlrl.replay import RewardBalancedSampler, TaskScopedReplay
@@ -42,13 +43,16 @@ class RewardBalancedSampler:
     tensor(True)
     """
 
-    def __init__(self, fraction: float = 1 / 8, *, above: float = 0.0) -> None:
+    def __init__(self, fraction: float = 1 / 8, *, above: float = 0.0, reach: int | None = None) -> None:
         problems: list[str] = []
         number("fraction", fraction, problems, most=1.0)
         number("above", above, problems)
+        if reach is not None and (problem := int_problem("reach", reach)):
+            problems.append(problem)
         raise_problems("RewardBalancedSampler", problems)
         self.fraction = fraction
         self.above = above
+        self.reach = reach
 
     def bind(self, ring: FrameRing) -> RowDraw:
         """Start drawing from ``ring``."""
@@ -56,7 +60,8 @@ class RewardBalancedSampler:
 
     def __repr__(self) -> str:
         above = f", above={self.above}" if self.above else ""
-        return f"RewardBalancedSampler({self.fraction}{above})"
+        reach = f", reach={self.reach}" if self.reach else ""
+        return f"RewardBalancedSampler({self.fraction}{above}{reach})"
 
 
 class _RewardBalancedDraw:
@@ -106,13 +111,15 @@ class _RewardBalancedDraw:
         rows = self._ring.draw(count, rng)
         if rewarded:
             chosen = self._rows[(rng.random(rewarded) * self._size).astype(np.int64)]
-            rows[:rewarded] = self._step_back(chosen, rng, n_step) if n_step > 1 else chosen
+            rows[:rewarded] = self._step_back(chosen, rng, self._settings.reach or n_step)
         return rows, None
 
-    def _step_back(self, rows: np.ndarray, rng: np.random.Generator, n_step: int) -> np.ndarray:
-        wish = (rng.random(len(rows)) * n_step).astype(np.int64)
+    def _step_back(self, rows: np.ndarray, rng: np.random.Generator, reach: int) -> np.ndarray:
+        if reach == 1:
+            return rows
+        wish = (rng.random(len(rows)) * reach).astype(np.int64)
         moving = np.ones(len(rows), np.bool_)
-        for step in range(1, n_step):
+        for step in range(1, reach):
             before = self._ring.previous(rows)
             moving &= (wish >= step) & self._ring.live[before]
             rows = np.where(moving, before, rows)
