@@ -48,6 +48,29 @@ def test_vectors_of_environments_are_learned_from(mode):
     assert score(agent, Signs()) >= 0.95
 
 
+class Late(gym.Env):
+    """A reward at step 30 and no other."""
+
+    observation_space, action_space = gym.spaces.Box(0, 1, (1,)), gym.spaces.Discrete(2)
+    steps = 0
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        return np.zeros(1, np.float32), float(self.steps == 30), False, False, {}
+
+
+@pytest.mark.parametrize(("waits", "seen"), [(True, 21), (False, 50)])
+def test_exploration_falls_from_the_first_reward_on(waits, seen):
+    agent = DQN(Late(), config=replaced(epsilon_waits=waits), seed=0)
+    agent.learn(29)
+    assert agent.epsilon.value == (1.0 if waits else 1.0 - 0.9 * 29 / 200)
+    agent.learn(21)
+    assert agent.epsilon.seen == seen
+
+
 def test_prioritised_replay_is_told_the_errors():
     replay = TaskScopedReplay(
         1_000,
@@ -172,6 +195,7 @@ def test_named_settings():
         (lambda: DQNConfig(batch_size=0, n_step=1.5, learning_starts=-1), "3 problems"),
         (lambda: DQNConfig(learning_rate=float("nan"), max_grad_norm=0.0, target_rate=0.0), "3 problems"),
         (lambda: DQNConfig(gamma=2.0, epsilon=(1.0, -0.1), rewarded_share=1.5), "3 problems"),
+        (lambda: DQNConfig(rewarded_reach=0), "rewarded_reach is 0; expected an int >= 1"),
         (lambda: DQNConfig(rewarded_above=-0.1), r"rewarded_above is -0\.1; expected a finite number >= 0"),
         (lambda: DQNConfig(epsilon_shape="cosine"), "expected 'linear' or 'exponential'"),
     ],

@@ -84,6 +84,15 @@ def test_n_step_draws_every_return_that_holds_the_reward():
     assert (reward > 0).all()
 
 
+def test_a_longer_reach_draws_the_way_to_the_reward_and_no_other_episode():
+    replay = make(1000, RewardBalancedSampler(1.0, reach=8))
+    fill(replay, [float(step in (9, 11)) for step in range(500)], ends={9, 11})
+    drawn = np.concatenate([replay.sample(100).observation.numpy() for _ in range(60)])
+    values, counts = np.unique(drawn, return_counts=True)
+    assert values.tolist() == [*range(2, 10), 10, 11]
+    np.testing.assert_allclose(counts / 6000, [1 / 16] * 8 + [7 / 16, 1 / 16], atol=0.03)
+
+
 @settings(deadline=None, max_examples=40)
 @given(
     capacity=st.integers(2, 12), envs=st.integers(1, 3), seed=st.integers(0, 999), count=st.integers(0, 40)
@@ -125,5 +134,8 @@ def test_settings_are_checked():
         RewardBalancedSampler(1.5)
     with pytest.raises(OwlValueError, match=r"above is -1; expected a finite number >= 0"):
         RewardBalancedSampler(above=-1)
+    with pytest.raises(OwlValueError, match=r"reach is 0; expected an int >= 1"):
+        RewardBalancedSampler(reach=0)
     assert repr(RewardBalancedSampler()) == "RewardBalancedSampler(0.125)"
     assert repr(RewardBalancedSampler(above=0.5)) == "RewardBalancedSampler(0.125, above=0.5)"
+    assert repr(RewardBalancedSampler(reach=9)) == "RewardBalancedSampler(0.125, reach=9)"
