@@ -55,9 +55,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     >>> from owlrl.cli import main
     >>> main(["reproduce", "sc3", "--list", "--seeds", "1", "--output", "nowhere"])
-    missing sc3-experience-replay-s0-545af040
-    missing sc3-owl-s0-3cc91fcb
-    missing sc3-owl-memory-s0-1128f782
+    missing sc3-experience-replay-s0-b1d8961f
+    missing sc3-owl-s0-afb61de7
+    missing sc3-owl-memory-s0-0e81ab88
     0
     """
     given = sys.argv[1:] if arguments is None else list(arguments)

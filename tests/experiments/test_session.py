@@ -102,7 +102,9 @@ def test_rehearsal_trains_old_heads_too():
     ],
 )
 def test_exploration_of_a_revisited_task(method, seen, frames):
-    session = Session(tiny(method=method, overrides={**TINY, "epsilon_frames": 1_000}))
+    session = Session(
+        tiny(method=method, overrides={**TINY, "epsilon_frames": 1_000, "epsilon_waits": False})
+    )
     learn(session, LEFT)
     assert session.agent.epsilon.seen == 128
     learn(session, RIGHT)
