@@ -153,8 +153,8 @@ def _run_vector(
         left -= counted
         total[ended], length[ended] = 0.0, 0
         starts = ended if same_step else resetting
-        if starts.any() and not keep:
-            policy.reset(mask=starts)
+        if starts.any():
+            policy.reset(mask=starts, keep_evidence=keep)
         resetting = np.zeros_like(ended) if same_step else ended
         observation = following
     return rows

@@ -82,6 +82,11 @@ class AdaptivePolicy:
         return list(self._tasks)
 
     @property
+    def num_envs(self) -> int | None:
+        """How many environments it acts in side by side; None for one without a leading dimension."""
+        return self._num_envs
+
+    @property
     def probabilities(self) -> np.ndarray:
         """How likely each task is to be chosen next, (n,) or (E, n)."""
         return self.selector.probabilities
@@ -119,6 +124,12 @@ class AdaptivePolicy:
         if self._num_envs is not None:
             return actions
         return int(actions[0]) if actions.ndim == 1 else actions[0]
+
+    def proposals(self, observation: Any, rows: np.ndarray) -> np.ndarray:
+        """The greedy action of every arm in some of the environments: (len(rows), n, ...)."""
+        batch = self._batch("observation", observation)[torch.as_tensor(rows)]
+        heads = (torch.full((len(batch),), int(head), device=batch.device) for head in self._heads)
+        return np.stack([self._learner.act(batch, head).cpu().numpy() for head in heads], axis=1)
 
     def observe(
         self,

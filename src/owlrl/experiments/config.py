@@ -12,7 +12,7 @@ from typing import Any
 from owlrl.envs import TaskSpec
 from owlrl.errors import OwlError, raise_problems
 from owlrl.experiments.methods import METHODS, Method, method_of
-from owlrl.experiments.policies import ORACLE, default_policies, parse_policy
+from owlrl.experiments.policies import LEAST_TRIED, ORACLE, default_policies, parse_policy
 from owlrl.experiments.presets import PRESETS, Preset, with_overrides
 from owlrl.experiments.tasks import canonical_name, is_control, parse_unseen, resolve_tasks
 from owlrl.learners import DQNConfig, SACConfig
@@ -177,7 +177,7 @@ class Run:
         found = []
         for name in self.policies:
             found += _complaints(lambda name=name: parse_policy(name, control=self.control))  # type: ignore[misc]
-            if not self.recipe.heads and name != ORACLE:
+            if not self.recipe.heads and name.removesuffix(LEAST_TRIED) != ORACLE:
                 found.append(f"policy is {name!r}; expected {ORACLE!r}: {self.method} has one head")
             if name.endswith("nll") and not self.recipe.dropout and not self.control:
                 found.append(f"policy is {name!r}; expected a method with dropout, {self.method} has none")

@@ -13,6 +13,7 @@ import torch
 from owlrl import AdaptivePolicy
 from owlrl.envs import Table, TabulatedVectorEnv
 from owlrl.evaluation import final_observations
+from owlrl.least_tried import LeastTried
 from owlrl.modes import eval_mode
 from owlrl.protocols import MultiHead
 
@@ -121,7 +122,7 @@ class Episodes:
     losses: FloatArray
 
 
-def run_lanes(policy: AdaptivePolicy, lanes: AnyLanes, *, consecutive: int = 1) -> Episodes:
+def run_lanes(policy: AdaptivePolicy | LeastTried, lanes: AnyLanes, *, consecutive: int = 1) -> Episodes:
     """Run ``consecutive`` episodes in every lane, each going on with what the ones before it told.
 
     >>> from owlrl.experiments import Run, Session
@@ -148,6 +149,8 @@ def run_lanes(policy: AdaptivePolicy, lanes: AnyLanes, *, consecutive: int = 1) 
         success[now] = step.success[running]
         first_steps += bool((episode == 0).any())
         episode += step.ended & running
+        if step.ended.any():
+            policy.reset(mask=step.ended, keep_evidence=True)
         observation = step.observation
     trace = policy.trace[:first_steps]
     return Episodes(

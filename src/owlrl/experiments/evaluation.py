@@ -11,7 +11,7 @@ from owlrl.envs import Table
 from owlrl.experiments.control import ControlSession, PendulumLanes, final_angles
 from owlrl.experiments.episodes import Episodes, FloatArray, Lanes, run_lanes
 from owlrl.experiments.metrics import identification_accuracy, steps_to_identify
-from owlrl.experiments.policies import ORACLE
+from owlrl.experiments.policies import ORACLE, parse_policy
 from owlrl.experiments.session import Session
 
 __all__ = ["evaluate", "evaluate_in_a_row"]
@@ -48,7 +48,7 @@ def evaluate(
     rows: list[Row] = []
     for policy in policies:
         chosen = dict(tables)
-        if policy == ORACLE and session.run.recipe.heads:
+        if parse_policy(policy, control=session.run.control).selector == ORACLE and session.run.recipe.heads:
             chosen = {name: table for name, table in tables.items() if name in session.heads}
         if not chosen:
             continue

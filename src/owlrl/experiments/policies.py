@@ -12,9 +12,10 @@ from owlrl.experiments.methods import Method
 from owlrl.protocols import HeadSelector
 from owlrl.selection import RestlessSelector
 
-__all__ = ["ORACLE", "SELECTORS", "PolicyName", "default_policies", "parse_policy"]
+__all__ = ["LEAST_TRIED", "ORACLE", "SELECTORS", "PolicyName", "default_policies", "parse_policy"]
 
 ORACLE = "oracle"  # the head is told; with one head there is nothing to tell
+LEAST_TRIED = "+least-tried"  # at the end of a name: with `owlrl.least_tried.LeastTried` around it
 
 SELECTORS: dict[str, Callable[[int], HeadSelector]] = {
     "hedge": lambda seed: ExpWeightsSelector(seed=seed),
@@ -49,31 +50,38 @@ class PolicyName(NamedTuple):
 
     selector: str
     evidence: str
+    least_tried: bool = False
 
 
 def parse_policy(name: str, *, control: bool = False) -> PolicyName:
     """Selector and evidence of ``"selector+evidence"``; some selectors need no evidence.
 
+    With ``"+least-tried"`` at the end, no action is taken again where another was taken less often.
     With continuous actions (``control``) there is more evidence to choose from.
 
     >>> from owlrl.experiments import parse_policy
     >>> parse_policy("hedge+td-and-reward")
-    PolicyName(selector='hedge', evidence='td-and-reward')
-    >>> parse_policy("random")
-    PolicyName(selector='random', evidence='none')
+    PolicyName(selector='hedge', evidence='td-and-reward', least_tried=False)
+    >>> parse_policy("random+least-tried")
+    PolicyName(selector='random', evidence='none', least_tried=True)
     """
-    selector, plus, evidence = name.partition("+")
+    least_tried = name.endswith(LEAST_TRIED)
+    if least_tried and control:
+        raise OwlValueError(
+            f"policy is {name!r}; expected it without {LEAST_TRIED}: actions are continuous here"
+        )
+    selector, plus, evidence = name.removesuffix(LEAST_TRIED).partition("+")
     known = (ORACLE, *WITHOUT_EVIDENCE)
     if not plus and selector in known:
-        return PolicyName(selector, "none")
+        return PolicyName(selector, "none", least_tried)
     rest = [n for n in SELECTORS if n not in known]
     there = {**EVIDENCE, **CONTROL} if control else EVIDENCE
     if selector not in rest or any(part not in there for part in evidence.split("-and-")):
         raise OwlValueError(
             f"policy is {name!r}; expected {', '.join(known)}, or one of {', '.join(rest)} with one of "
-            f"{', '.join(there)}, e.g. hedge+td"
+            f"{', '.join(there)}, e.g. hedge+td; each also with {LEAST_TRIED}"
         )
-    return PolicyName(selector, evidence)
+    return PolicyName(selector, evidence, least_tried)
 
 
 def default_policies(method: Method, *, control: bool = False) -> tuple[str, ...]:

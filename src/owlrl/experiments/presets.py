@@ -42,6 +42,8 @@ class Preset:
 
 PRESETS: dict[str, Preset] = {
     "fast": Preset(FAST, SAC_FAST, trunk=lambda: (GridMLP(), 128)),
+    # for levels that are none of the learned ones: what it knows of a place holds in others
+    "conv": Preset(FAST, SAC_FAST, trunk=lambda: (GridConv(one_hot=True), 200)),
     # where chance hardly ever finds a goal
     "curious": Preset(
         replace(FAST, gamma=0.97, rewarded_above=0.05),

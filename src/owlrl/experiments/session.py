@@ -32,6 +32,7 @@ from owlrl.experiments.methods import Method
 from owlrl.experiments.policies import ORACLE, SELECTORS, parse_policy
 from owlrl.experiments.tasks import table_of
 from owlrl.learners import DQN, DQNConfig
+from owlrl.least_tried import LeastTried
 from owlrl.protocols import OffPolicyLearner
 from owlrl.tasks import restore_wrapper, wrapper_state
 
@@ -122,9 +123,12 @@ class Session:
             self.heads[name] = record.head
         self._visits[name] = self._visits.get(name, 0) + 1
 
-    def policy(self, name: str, truth: Sequence[str]) -> AdaptivePolicy:
+    def policy(self, name: str, truth: Sequence[str]) -> AdaptivePolicy | LeastTried:
         """A policy by name; the oracle is told ``truth``, the task of each lane it will act in."""
-        return acting_policy(self, name, truth)
+        policy = acting_policy(self, name, truth)
+        if not parse_policy(name).least_tried:
+            return policy
+        return LeastTried(policy, self.agent.num_actions, seed=self.run.seed)
 
     def lanes(self, tables: Sequence[Table], copies: int) -> Lanes:
         """Where episodes for an evaluation run."""
@@ -221,7 +225,7 @@ def acting_policy(session: Trained, name: str, truth: Sequence[str]) -> Adaptive
     heads = session.run.recipe.heads
     if heads and not session.heads:
         raise OwlStateError("Session.policy: no task has been learned yet")
-    selector, evidence = parse_policy(name, control=session.run.control)
+    selector, evidence, _ = parse_policy(name, control=session.run.control)
     arms = dict(session.heads) if heads else {"every task": 0}
     if selector != ORACLE:
         chosen = SELECTORS[selector](session.run.seed)

@@ -10,6 +10,7 @@ from typing import Any
 from owlrl.errors import OwlValueError
 from owlrl.experiments.config import Run
 from owlrl.experiments.fanout import Attempt, Backend, run_all
+from owlrl.experiments.methods import METHODS
 from owlrl.experiments.results import load_results
 from owlrl.experiments.tables import markdown_tables
 
@@ -56,6 +57,24 @@ def _doors(seed: int) -> list[Run]:
 def _sc5(seed: int) -> list[Run]:
     unseen = UNSEEN if seed < 3 else ()  # a hundred levels take as long as the training
     return _compare(HEADLINE, "SC5", seed, unseen=unseen)
+
+
+def _unseen(seed: int) -> list[Run]:
+    one_head = ("oracle", "oracle+least-tried")
+    heads = ("hedge+model", "restless+model", "released+td-raw", "random")
+    policies = {True: ("oracle", *heads, *(f"{name}+least-tried" for name in heads)), False: one_head}
+    return [
+        Run(
+            "SC5",
+            method=name,
+            seed=seed,
+            frames=FRAMES,
+            learner="conv",
+            policies=policies[METHODS[name].heads],
+            unseen=UNSEEN,
+        )
+        for name in HEADLINE
+    ]
 
 
 def _ablations(seed: int) -> list[Run]:
@@ -114,6 +133,7 @@ STUDIES: dict[str, Study] = {
     "crossroads": Study("tasks that contradict each other, with and without breadcrumbs", _crossroads),
     "sc3": Study("three crossings, one pass", lambda seed: _compare(HEADLINE, "SC3", seed)),
     "sc5": Study("five crossings, one pass, and 100 unseen levels", _sc5),
+    "unseen": Study("100 unseen levels after five crossings, with the convolution", _unseen),
     "sc12": Study("all twelve screened crossings, one pass", lambda seed: _compare(HEADLINE, "SC12", seed)),
     "sc3+dk2": Study("three crossings and two doors, one pass", _doors),
     "headline": Study("sc3 and sc5", lambda seed: STUDIES["sc3"].make(seed) + STUDIES["sc5"].make(seed)),

@@ -46,7 +46,7 @@ class Train:
     """per task and round; 190000, or 20000 for the Pendulum"""
     rounds: int = 1
     """how often the tasks are gone through"""
-    learner: Literal["fast", "curious", "paper"] = "fast"
+    learner: Literal["fast", "conv", "curious", "paper"] = "fast"
     """settings of the DQN, or of the SAC for the Pendulum"""
     set: tuple[str, ...] = ()
     """settings of it that differ, e.g. n_step=3 learning_rate=0.001"""
