@@ -21,8 +21,8 @@ GROUPS: tuple[frozenset[str], ...] = (
     frozenset({"checkpoint", "evidence", "fisher", "gaussian", "heads", "modes", "outputs", "replay"})
     | {"selection", "td", "temperature"},
     frozenset({"regularizers"}),
-    frozenset({"_described", "actor_critic", "adapting", "checks", "evaluation", "guard", "policy"})
-    | {"qlearner", "tasks", "wrapper"},
+    frozenset({"_described", "actor_critic", "adapting", "checks", "evaluation", "guard", "least_tried"})
+    | {"policy", "qlearner", "tasks", "wrapper"},
     frozenset({"owlrl"}),  # the package's own __init__: the core and nothing after it
     frozenset({"adapters", "envs", "learners"}),
     frozenset({"experiments"}),

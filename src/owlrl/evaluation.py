@@ -19,7 +19,7 @@ class EpisodePolicy(Protocol):
     def reset(
         self, *, num_envs: int | None = None, keep_evidence: bool = False, mask: np.ndarray | None = None
     ) -> None:
-        """Start episodes."""
+        """Start episodes: of all environments, or of those that ``mask`` marks."""
         ...
 
     def act(self, observation: Any) -> Any:

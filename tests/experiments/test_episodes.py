@@ -30,8 +30,10 @@ class Script:
     def __init__(self, actions):
         self.actions, self.trace, self.seen = actions, [], []
 
-    def reset(self, *, num_envs):
-        self.count = num_envs
+    def reset(self, *, num_envs=None, keep_evidence=False, mask=None):
+        if mask is None:
+            self.count = num_envs
+        assert keep_evidence == (mask is not None)
 
     def act(self, observation):
         action = self.actions[len(self.trace)]

@@ -84,3 +84,21 @@ def test_in_a_row_counts_failures(session):
         assert len(row["by_episode"]) == 5
         assert row["failures"] == pytest.approx(5 - sum(row["by_episode"]))
     assert [row["failures"] for row in rows if row["policy"] == "oracle"] == [0.0, 0.0]
+
+
+def test_least_tried_frees_a_head_that_is_caught_in_the_wrong_level(session):
+    names = ["random", "random+least-tried", "oracle+least-tried"]
+    rows = evaluate(session, session.tables, names, episodes=8)
+    assert [row["episodes"] for row in rows] == [8] * 6
+    told = [row["success"] for row in rows if row["policy"] == "oracle+least-tried"]
+    assert told == [1.0, 1.0]  # a told head comes by no place twice here
+    other = {"longer": table_of(resolve_tasks("Crossroads-2", {"length": 3})["crossroads-0"])}
+    assert [row["policy"] for row in evaluate(session, other, names, episodes=2)] == names[:2]
+    one = Session(tiny(method="experience-replay"))
+    bare, freed = evaluate(one, other, ["oracle", "oracle+least-tried"], episodes=8)
+    assert bare["success"] == 0.0 < freed["success"]
+
+
+def test_what_was_tried_is_forgotten_between_episodes_in_a_row(session):
+    rows = evaluate_in_a_row(session, session.tables, ["oracle+least-tried"], consecutive=4, episodes=2)
+    assert [row["failures"] for row in rows] == [0.0, 0.0]

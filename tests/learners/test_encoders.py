@@ -56,11 +56,13 @@ def test_patch_conv_equals_conv2d(batch, height, width, inputs):
     torch.testing.assert_close(layer(x), expected)
 
 
-def test_grid_conv_is_the_paper_s_network():
-    trunk = GridConv().double()
+@pytest.mark.parametrize("one_hot", [False, True])
+def test_grid_conv_is_the_paper_s_network(one_hot):
+    trunk = GridConv(one_hot=one_hot).double()
     first, second, third = (conv_twin(layer) for layer in trunk.convolutions)
     x = images(3)
-    y = F.max_pool2d(F.relu(first(x.double().permute(0, 3, 1, 2))), 2)
+    cells = one_hot_cells(x).view(3, 7, 7, 20) if one_hot else x
+    y = F.max_pool2d(F.relu(first(cells.double().permute(0, 3, 1, 2))), 2)
     y = F.relu(third(F.relu(second(y))))
     torch.testing.assert_close(trunk(x), F.relu(trunk.out(y.flatten(1))))
 

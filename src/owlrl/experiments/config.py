@@ -177,9 +177,10 @@ class Run:
         found = []
         for name in self.policies:
             found += _complaints(lambda name=name: parse_policy(name, control=self.control))  # type: ignore[misc]
-            if not self.recipe.heads and name.removesuffix(LEAST_TRIED) != ORACLE:
+            way = name.removesuffix(LEAST_TRIED)
+            if not self.recipe.heads and way != ORACLE:
                 found.append(f"policy is {name!r}; expected {ORACLE!r}: {self.method} has one head")
-            if name.endswith("nll") and not self.recipe.dropout and not self.control:
+            if way.endswith("nll") and not self.recipe.dropout and not self.control:
                 found.append(f"policy is {name!r}; expected a method with dropout, {self.method} has none")
         return found
 

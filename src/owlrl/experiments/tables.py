@@ -83,13 +83,15 @@ def result_text(result: Result, *, label: str = "seen") -> str:
     rows = result.select("evaluation", set=label)
     tasks = list(dict.fromkeys(row["task"] for row in rows))
     width = max(8, *(len(task) + 2 for task in tasks)) if tasks else 8
-    lines = [" " * 20 + "".join(f"{task:>{width}}" for task in tasks) + "    mean"]
-    for policy in dict.fromkeys(row["policy"] for row in rows):
+    policies = list(dict.fromkeys(row["policy"] for row in rows))
+    first = max(20, *(len(policy) for policy in policies)) if policies else 20
+    lines = [" " * first + "".join(f"{task:>{width}}" for task in tasks) + "    mean"]
+    for policy in policies:
         scores = {row["task"]: row[result.run.measure] for row in rows if row["policy"] == policy}
         cells = "".join(
             f"{scores[task]:{width}.2f}" if task in scores else f"{DASH:>{width}}" for task in tasks
         )
-        lines.append(f"{policy:20}{cells}{sum(scores.values()) / len(scores):8.2f}")
+        lines.append(f"{policy:{first}}{cells}{sum(scores.values()) / len(scores):8.2f}")
     return "\n".join(lines)
 
 
