@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import runpy
 import sys
 
@@ -11,7 +12,7 @@ import pytest
 
 from owlrl import cli
 from owlrl.cli import main
-from owlrl.experiments import STUDIES, Study, fanout, training
+from owlrl.experiments import METHODS, STUDIES, Study, fanout, training
 from tests.experiments.helpers import tiny
 
 SMALL = ["--frames", "128", "--episodes", "2", "--policies", "oracle", "random"]
@@ -222,6 +223,14 @@ def test_help_has_examples(capsys, command):
     )
 
 
+def test_help_names_every_study_and_method(capsys):
+    for command, names in {"reproduce": STUDIES, "train": METHODS}.items():
+        with pytest.raises(SystemExit):
+            main([command, "--help"])
+        words = set(re.split(r"[^\w+.-]+", capsys.readouterr().out))
+        assert words >= set(names)
+
+
 def test_examples_in_the_help_can_be_read():
     for text in cli.EXAMPLES.values():
         for line in text.splitlines():
@@ -245,7 +254,7 @@ def test_reproduce_prints_tables_and_failures(tmp_path, capsys, monkeypatch):
     command = ["reproduce", "small", "--seeds", "1", "--output", str(tmp_path)]
     assert main(command) == 1
     out, err = capsys.readouterr()
-    assert "| owl-memory | 1 |" in out
+    assert "| owl-memory | oracle | 1 |" in out
     assert "failed: ValueError: no luck" in err
     assert main([*command, "--list"]) == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["done", "missing"]

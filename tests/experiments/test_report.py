@@ -89,7 +89,7 @@ def test_everything_on_one_page(runs):
         "git revision",
         "interquartile mean over seeds [95 % stratified bootstrap]",
         "forgetting",
-        "Identification",
+        "right head at the end",
         "owl-memory, seed 1: one episode per task",
         "python -c",
     ):

@@ -38,6 +38,7 @@ def test_parts_are_those_of_the_method():
     kinds = {
         "experience-replay": (SharedReplay, None),
         "full-rehearsal": (RehearsalReplay, None),
+        "one-head-rehearsal": (RehearsalReplay, None),
         "owl": (TaskScopedReplay, EWCRegularizer),
         "owl-loss": (TaskScopedReplay, EWCRegularizer),
         "owl-memory": (TaskScopedReplay, DistillationRegularizer),

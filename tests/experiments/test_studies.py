@@ -48,7 +48,7 @@ def test_reproduce_does_what_is_missing_and_prints_tables(tmp_path, monkeypatch)
     monkeypatch.setitem(STUDIES, "small", Study("two", lambda seed: [tiny(seed=seed, frames=128)]))
     tables, attempts = reproduce("small", tmp_path, seeds=2, progress=False)
     assert len(attempts) == 2
-    assert "## Crossroads-2" in tables and "| owl-memory | 2 |" in tables
+    assert "### Crossroads-2" in tables and "| owl-memory | oracle | 2 |" in tables
     again, attempts = reproduce("small", tmp_path, seeds=2, progress=False)
     assert attempts == []
     assert again == tables
@@ -60,6 +60,14 @@ def test_a_file_that_is_no_result_is_refused_before_anything_runs(tmp_path, monk
     with pytest.raises(OwlValueError, match=r"shopping\.jsonl is no result"):
         reproduce("small", tmp_path, seeds=1, progress=False)
     assert [path.name for path in tmp_path.iterdir()] == ["shopping.jsonl"]
+
+
+def test_tables_have_the_order_of_the_study(tmp_path, monkeypatch):
+    methods = ("owl-memory", "experience-replay")  # not that of the alphabet
+    runs = lambda seed: [tiny(seed=seed, method=method, frames=128) for method in methods]  # noqa: E731
+    monkeypatch.setitem(STUDIES, "small", Study("two", runs))
+    tables, _ = reproduce("small", tmp_path, seeds=1, progress=False)
+    assert tables.index("| owl-memory |") < tables.index("| experience-replay |")
 
 
 def test_unknown_names_and_seeds(tmp_path):

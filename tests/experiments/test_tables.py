@@ -31,18 +31,34 @@ def test_every_table_is_well_formed():
         assert len(lines) > 2
 
 
-def test_a_row_per_method_and_what_it_says():
+def test_a_row_per_method_and_policy_and_what_it_says():
     text = markdown_tables(results())
-    assert text.count("## ") == 1
-    assert "## SC2: 190000 frames per task\n" in text
-    assert "| experience-replay | 2 | 1.00 [1.00, 1.00] | – | – | 1.0 |" in text
-    assert "| owl-memory | 2 | 1.00 [1.00, 1.00] | 0.50 [0.50, 0.50] | 0.25 [0.25, 0.25] | 1.0 |" in text
+    assert text.count("### ") == 1
+    assert "### SC2: 190000 frames per task\n" in text
+    told = "oracle | 2 | 1.00 [1.00, 1.00] | 1.00 | 1.00 | – | – | – | – |"
+    assert f"| experience-replay | {told}" in text and f"| owl-memory | {told}" in text
+    # the worst seed and task, the right head, steps, regret, failures in a row
+    assert (
+        "| owl-memory | hedge+model | 2 | 0.50 [0.50, 0.50] | 0.50 | 0.50 | 1.00 | 2.0 | 0.50 | – |" in text
+    )
+    assert "| owl-memory | random | 2 | 0.25 [0.25, 0.25] | 0.25 | 0.25 | 1.00 | 2.0 | 0.75 | 1.50 |" in text
+    assert "failures in 4 episodes in a row" in text
     one, half = "1.00 (1.00, 1.00)", "0.50 (0.50, 0.50)"
-    assert f"| owl-memory | {one} | {one} | {half} | {half} | – | – |" in text
-    assert "| owl-memory | hedge+model | 1.00 | 2.0 | 0.50 |" in text  # identified, steps, regret
-    assert "| owl-memory | random | 4 | 1.50 |" in text  # in a row
-    assert "Success on 2 unseen S9N1 levels" in text
-    assert "| owl-memory | random | 0.50 [0.50, 0.50] |" in text
+    assert f"| owl-memory | {one} | {one} | {half} | {half} | – | – | 0.00 | – | 1.0 |" in text
+    assert "The same on 2 unseen S9N1 levels.\n" in text
+    assert "| owl-memory | random | 2 | 0.50 [0.50, 0.50] | 0.50 |" in text
+
+
+def test_the_worst_is_shown_and_unseen_levels_only_of_the_seeds_that_were_asked():
+    rows = [[evaluation("oracle", "a", 1.0), evaluation("oracle", "b", b)] for b in (1.0, 0.25)]
+    unseen = evaluation("random", "c", 0.75, set="S9N1:1")
+    found = [
+        result(Run("SC2", seed=0, unseen=("S9N1:1",)), *rows[0], unseen),
+        result(Run("SC2", seed=1), *rows[1]),
+    ]
+    text = markdown_tables(found)
+    assert re.search(r"\| owl-memory \| oracle \| 2 \| \S+ \[.*?\] \| 0.62 \| 0.25 \|", text)
+    assert "| owl-memory | random | 1 | 0.75 [0.75, 0.75] | 0.75 |" in text
 
 
 def test_sections_by_what_was_trained():
@@ -52,7 +68,7 @@ def test_sections_by_what_was_trained():
         Run("SC2", arguments={"max_steps": 9}, frames_by_task={"simplecrossing-3": 7}),
     ]
     rows = [training("a", 0, 10), score(10, "a", 1.0), evaluation("oracle", "a", 1.0)]
-    titles = re.findall("^## (.*)$", markdown_tables(result(run, *rows) for run in runs), re.MULTILINE)
+    titles = re.findall("^### (.*)$", markdown_tables(result(run, *rows) for run in runs), re.MULTILINE)
     assert titles == [
         "SC2: 190000 frames per task",
         "SC2: 190000 frames per task, 2 rounds, learner paper, n_step 2",
@@ -65,8 +81,8 @@ def test_forward_transfer_where_there_is_a_reference():
     task = "simplecrossing-3"
     rows = [training(task, 0, 10), score(5, task, 0.0), score(10, task, 1.0), evaluation("oracle", task, 1.0)]
     alone = result(run, *rows)
-    assert markdown_tables([alone], reference=[alone]).count("| 0.00 | 0.00 |") == 1
-    assert markdown_tables([alone]).count("| 0.00 | – |") == 1
+    assert markdown_tables([alone], reference=[alone]).count("| 0.00 | 0.00 | 1.0 |") == 1
+    assert markdown_tables([alone]).count("| 0.00 | – | 1.0 |") == 1
 
 
 def test_text_of_one_result():

@@ -44,7 +44,7 @@ def control_section(title: str, groups: Sequence[Group], alone: Sequence[Group] 
     rows += [_row(group, policy, tasks) for group in groups for policy in group.policies()]
     header = ["method", "policy", "seeds", *tasks, "mean", "loss", "right head", "steps"]
     header += [f"angle, {task}" for task in tasks] + ["minutes per seed"]
-    return f"## {title}\n\n{ABOUT}\n\n{table(header, rows)}"
+    return f"### {title}\n\n{ABOUT}\n\n{table(header, rows)}"
 
 
 def _row(group: Group, policy: str, tasks: Sequence[str]) -> list[str]:

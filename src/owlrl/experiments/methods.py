@@ -90,6 +90,12 @@ METHODS: dict[str, Method] = {
             replay="shared",
             control={},
         ),
+        Method(
+            "one-head-rehearsal",
+            "one head, a kept replay per task: the task in training has its share of every reward drawn",
+            heads=False,
+            replay="rehearsal",
+        ),
         Method("owl", "the paper's: a head per task, EWC", regularizer=_ewc, strength=LAMBDA, control=EWC),
         Method("owl-loss", "EWC's importance from the loss", regularizer=_ewc_on_loss, strength=500.0),
         Method(

@@ -96,7 +96,7 @@ class Session:
         self._visits: dict[str, int] = {}
         self._exploration: dict[str, dict[str, Any]] = {}
         self._owl = _wrap(run, self.learner, self.evidence) if run.recipe.heads else None
-        if run.recipe.replay == "rehearsal":
+        if run.recipe.heads and run.recipe.replay == "rehearsal":
             self.agent.head_of = self._head_of_batch
 
     @property

@@ -45,8 +45,9 @@ def _compare(methods: Sequence[str], tasks: str, seed: int, **more: Any) -> list
 
 
 def _crossroads(seed: int) -> list[Run]:
-    crumbs = _compare(HEADLINE, "Crossroads-4", seed, frames=30_000, arguments={"breadcrumbs": True})
-    return crumbs + _compare(HEADLINE, "Crossroads-4", seed, frames=60_000, consecutive=8)
+    methods = (*HEADLINE, "one-head-rehearsal")
+    crumbs = _compare(methods, "Crossroads-4", seed, frames=30_000, arguments={"breadcrumbs": True})
+    return crumbs + _compare(methods, "Crossroads-4", seed, frames=60_000, consecutive=8)
 
 
 def _doors(seed: int) -> list[Run]:
@@ -54,9 +55,11 @@ def _doors(seed: int) -> list[Run]:
     return _compare(HEADLINE, "SC3+DK2", seed, frames=WIDE_FRAMES, frames_by_task=frames, learner="curious")
 
 
-def _sc5(seed: int) -> list[Run]:
-    unseen = UNSEEN if seed < 3 else ()  # a hundred levels take as long as the training
-    return _compare(HEADLINE, "SC5", seed, unseen=unseen)
+def _sc5(seed: int, methods: Sequence[str] = HEADLINE) -> list[Run]:
+    def unseen(method: str) -> tuple[str, ...]:  # a hundred levels take as long as the training
+        return UNSEEN if seed < 3 and method in HEADLINE else ()
+
+    return [run for name in methods for run in _compare([name], "SC5", seed, unseen=unseen(name))]
 
 
 def _unseen(seed: int) -> list[Run]:
@@ -78,8 +81,9 @@ def _unseen(seed: int) -> list[Run]:
 
 
 def _ablations(seed: int) -> list[Run]:
-    once = ("owl", "owl-loss", "owl-no-ewc", "owl-distill-current", "owl-memory", "full-rehearsal")
-    return _compare(("experience-replay", *once), "SC5", seed, unseen=UNSEEN)
+    one_head = ("experience-replay", "one-head-rehearsal")
+    heads = ("owl", "owl-loss", "owl-no-ewc", "owl-distill-current", "owl-memory", "full-rehearsal")
+    return _sc5(seed, (*one_head, *heads))
 
 
 def _revisits(seed: int) -> list[Run]:
@@ -166,9 +170,9 @@ def study_table(runs: Sequence[Run], directory: str | os.PathLike[str]) -> str:
     >>> study_table(study_runs("sc3", seeds=1), "nowhere")
     ''
     """
-    wanted = {run.id for run in runs}
-    found = list(load_results(directory))
-    return markdown_tables([result for result in found if result.run.id in wanted], reference=found)
+    found = {result.run.id: result for result in load_results(directory)}
+    there = [found[run.id] for run in runs if run.id in found]
+    return markdown_tables(there, reference=found.values())
 
 
 def reproduce(

@@ -68,7 +68,7 @@ class Quartiles(NamedTuple):
 
 @dataclass(frozen=True)
 class Group:
-    """Results of one run with several seeds.
+    """Results of one run with several seeds; not all of them need have been asked unseen levels.
 
     >>> from owlrl.experiments import Result, Run
     >>> from owlrl.experiments.summary import Group
@@ -91,14 +91,17 @@ class Group:
         return f"{self.run.method}{strength}"
 
     def policies(self, label: str = "seen") -> list[str]:
-        """What all of the results have been evaluated with on a set."""
-        found = [[row["policy"] for row in r.select("evaluation", set=label)] for r in self.results]
-        return [policy for policy in dict.fromkeys(found[0]) if all(policy in rows for rows in found)]
+        """What all results that were evaluated on a set were evaluated with there."""
+        found = [
+            rows for r in self.results if (rows := [r["policy"] for r in r.select("evaluation", set=label)])
+        ]
+        first = dict.fromkeys(found[0]) if found else ()
+        return [policy for policy in first if all(policy in rows for rows in found)]
 
     def scores(self, policy: str, *, label: str = "seen") -> FloatArray:
         """Share of episodes that succeeded, or mean return with continuous actions, (seeds, tasks)."""
         rows = [result.select("evaluation", policy=policy, set=label) for result in self.results]
-        return np.array([[row[self.run.measure] for row in of_seed] for of_seed in rows])
+        return np.array([[row[self.run.measure] for row in of_seed] for of_seed in rows if of_seed])
 
     def mean_of(self, field: str, policy: str) -> float:
         """Mean over seeds and tasks of another field of the evaluations, e.g. "identified"."""
@@ -148,7 +151,7 @@ class Group:
 
 
 def group_by_run(results: Iterable[Result]) -> list[Group]:
-    """Put results together whose runs differ by the seed only, in the order they come.
+    """Put results together whose runs differ by the seed and unseen levels only, in the order they come.
 
     >>> from owlrl.experiments import Result, Run
     >>> from owlrl.experiments.summary import group_by_run
@@ -158,7 +161,7 @@ def group_by_run(results: Iterable[Result]) -> list[Group]:
     """
     groups: dict[str, list[Result]] = {}
     for result in results:
-        key = json.dumps(replace(result.run, seed=0).to_json(), sort_keys=True)
+        key = json.dumps(replace(result.run, seed=0, unseen=()).to_json(), sort_keys=True)
         groups.setdefault(key, []).append(result)
     return [Group(tuple(sorted(found, key=lambda r: r.run.seed))) for found in groups.values()]
 
@@ -166,16 +169,18 @@ def group_by_run(results: Iterable[Result]) -> list[Group]:
 def single_task_scores(groups: Sequence[Group], like: Run) -> dict[str, float]:
     """Mean score in training of each task that was trained alone, as otherwise in ``like``.
 
+    By the same method if there is such a run, or else by another: with one task there is nothing to keep.
+
     >>> from owlrl.experiments import Run
     >>> from owlrl.experiments.summary import single_task_scores
     >>> single_task_scores([], Run("SC3"))
     {}
     """
     found = {}
-    for group in groups:
+    for group in sorted(groups, key=lambda group: group.run.method == like.method):
         run = group.run
         spans = _spans(group.results[0])
-        same = (run.method, run.learner, run.overrides) == (like.method, like.learner, like.overrides)
+        same = (run.learner, run.overrides) == (like.learner, like.overrides)
         if len(spans) == 1 and run.rounds == 1 and same:
             (task,) = spans
             if run.frames_of(task) == like.frames_of(task):

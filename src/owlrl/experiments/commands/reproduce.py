@@ -23,7 +23,7 @@ class Reproduce:
     """
 
     name: str
-    """crossroads, sc3, sc5, sc12, sc3+dk2, headline, ablations, revisits, strengths, pendulum or
+    """crossroads, sc3, sc5, unseen, sc12, sc3+dk2, headline, ablations, revisits, strengths, pendulum or
     alone"""
     seeds: int = 3
     """how many"""
