@@ -29,7 +29,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --editable ".[cli,dev,docs,notebooks,plots,recipes,sb3]"
 	@touch $@
 
-demo: $(STAMP) ## train two opposed tasks and show how the task is recognised
+demo: $(STAMP) ## train four tasks that contradict each other, one head against OWL
 	$(BIN)/owlrl demo
 
 test: $(STAMP) ## run the tests, the doctests and the README's code; coverage must reach its bar

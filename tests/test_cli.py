@@ -309,7 +309,7 @@ def test_missing_libraries_are_one_line(capsys, monkeypatch, tmp_path):
         assert "the command needs tyro" in refused(capsys, "demo")
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     said = refused(capsys, "demo", "--picture", str(tmp_path / "x.png"))
-    assert "pip install 'owlrl[plots]'" in said
+    assert 'pip install ".[plots]" in a checkout' in said
 
 
 def test_the_module_is_a_program(monkeypatch, capsys):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -89,10 +91,16 @@ def make_targets(makefile: str) -> set[str]:
     return set(re.findall(r"^([a-z][\w-]*):(?!=)", makefile, re.MULTILINE))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", PAGES[1:], ids=lambda page: str(page.relative_to(ROOT)))
 def test_code_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     run(page, page.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(("line", "code"), blocks(README.read_text(encoding="utf-8")))
+def test_each_block_of_the_readme_runs_by_itself(line, code, tmp_path):
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, f"line {line}: {done.stderr}"
 
 
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=lambda p: str(p.relative_to(ROOT)))

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import Annotated, Any, Union
 
-from owlrl.errors import OwlError, OwlStateError
+from owlrl.errors import OwlError, OwlStateError, install_hint
 from owlrl.experiments.commands import Demo, Evaluate, Report, Reproduce, Train
 
 __all__ = ["main"]
@@ -83,7 +83,7 @@ def _parse(arguments: list[str]) -> Any:
     try:
         tyro = importlib.import_module("tyro")
     except ImportError as error:
-        raise OwlStateError(f"the command needs tyro ({error}); pip install 'owlrl[cli]'") from error
+        raise OwlStateError(f"the command needs tyro ({error}); {install_hint('cli')}") from error
     if arguments[:1] == ["demo"] and arguments[1:2] and not arguments[1].startswith("-"):
         arguments = ["demo", "--name", *arguments[1:]]
     kinds = tuple(

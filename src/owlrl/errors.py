@@ -14,6 +14,7 @@ __all__ = [
     "OwlStateError",
     "OwlTypeError",
     "OwlValueError",
+    "install_hint",
     "int_problem",
     "raise_problems",
 ]
@@ -64,6 +65,16 @@ class NonFiniteError(OwlError, ArithmeticError):
     >>> issubclass(NonFiniteError, ArithmeticError)
     True
     """
+
+
+def install_hint(extra: str) -> str:
+    """How to get the libraries of an extra; not by name, which is another project's on PyPI.
+
+    >>> from owlrl.errors import install_hint
+    >>> install_hint("cli")
+    'pip install ".[cli]" in a checkout of owlrl'
+    """
+    return f'pip install ".[{extra}]" in a checkout of owlrl'
 
 
 def int_problem(name: str, value: object, *, least: int = 1) -> str | None:

@@ -21,11 +21,11 @@ class LeastTried:
 
     It counts within an episode how often each action was taken at each observation. What the other policy
     wants to do is done, unless some action was taken less often there: then one of the least tried is, the
-    one that most heads are for, drawn where they are not. A head that goes in circles where it has never
+    one that most heads vote for, ties broken at random. A head that goes in circles where it has never
     been is led out of them that way, and what it knows still decides at every observation that is new. On
     known levels a policy that never comes by the same place twice is left as it is.
 
-    It has the methods of `AdaptivePolicy`, and `owlrl.evaluation.run_episodes` takes it. Actions must be
+    It is used like an `AdaptivePolicy`, and `owlrl.evaluation.run_episodes` takes it. Actions must be
     discrete, and observations such that the same place looks the same: there is no use in it with noise.
 
     Args:

@@ -3,7 +3,7 @@
 Evidence says what a selector is fed with, `owlrl.selection` what is done with it: either can be
 changed without the other. `TDErrorEvidence` asks each head's values, `GaussianNLLEvidence` also
 how sure it is of them; `RewardEvidence` asks a reward predictor that each task has learned, which needs no
-bootstrap; `ModelEvidence` asks a model of each task that foretells next observation and reward.
+bootstrap; `ModelEvidence` asks a model of each task that predicts next observation and reward.
 `RecalibratedEvidence` keeps the scales of any of them up to date.
 """
 

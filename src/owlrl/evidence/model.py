@@ -50,7 +50,7 @@ def ridge_fit(x: FloatArray, y: FloatArray, weight: FloatArray, *, ridge: float)
 
 
 class ModelEvidence:
-    """Scores each task by how well a model of it foretold the next observation and the reward.
+    """Scores each task by how well a model of it predicted the next observation and the reward.
 
     When a task has been learned, a model is fitted to its rows in closed form: linear in random features
     of observation and action (`ridge_fit`), so it takes a fraction of a second and no gradient. At
@@ -58,14 +58,14 @@ class ModelEvidence:
     units of the model's own error on rows it was not fitted to, and clipped.
 
     Tasks that differ in what happens (a wall, a swapped action) are told apart by the first, tasks
-    that differ in what is rewarded by the second. What no task has seen before is foretold badly by all.
+    that differ in what is rewarded by the second. What no task has seen before is predicted badly by all.
     There is no bootstrap: unlike a TD error, the evidence does not depend on how well values were learned.
 
     Args:
         encode: turns a batch of observations into features (B, F); by default they are flattened.
             For MiniGrid images `owlrl.learners.one_hot_cells`.
         features: random features of observation and action.
-        outputs: the next observation is foretold through so many random projections, if it is wider.
+        outputs: the next observation is predicted through so many random projections, if it is wider.
         ridge: penalty of the fit, per row.
         samples: most rows a model is fitted to, spread evenly over those given.
         clip: largest of each of the two errors: one surprise cannot outweigh all that was seen before.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from owlrl.errors import OwlStateError
+from owlrl.errors import OwlStateError, install_hint
 
 __all__ = ["optional"]
 
@@ -15,4 +15,4 @@ def optional(name: str, *, extra: str, what: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise OwlStateError(f"{what} needs {name} ({error}); pip install 'owlrl[{extra}]'") from error
+        raise OwlStateError(f"{what} needs {name} ({error}); {install_hint(extra)}") from error

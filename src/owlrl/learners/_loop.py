@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from owlrl.errors import raise_problems
+from owlrl.errors import install_hint, raise_problems
 
 __all__ = ["auto_device", "progress", "spaces_of"]
 
@@ -43,5 +43,5 @@ def progress(where: str, total: int, *, show: bool) -> Any:
     try:
         from tqdm.auto import tqdm
     except ImportError as error:
-        raise_problems(where, [f"progress_bar=True needs tqdm ({error}); pip install 'owlrl[cli]'"])
+        raise_problems(where, [f"progress_bar=True needs tqdm ({error}); {install_hint('cli')}"])
     return tqdm(total=total, unit="frame", disable=None)

@@ -29,7 +29,7 @@ class RewardBalancedSampler:
     Args:
         fraction: share of the batch; where ``fraction * batch_size`` is no whole number, it
             is rounded up or down at random, so that it holds on average.
-        above: rewards up to this size are none: an exploration bonus is on every row.
+        above: rewards up to this size are not counted: an exploration bonus is on every row.
         reach: how far before a reward rows are drawn; None for the replay's ``n_step``, the returns that
             contain it. A longer reach teaches the way after a single success.
 
