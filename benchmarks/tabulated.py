@@ -18,7 +18,7 @@ from owlrl.envs import TabulatedVectorEnv, TaskSpec
 TASKS = {
     "SimpleCrossing": TaskSpec.of("owlrl/SimpleCrossing-v0", level=3),
     "DoorKey": TaskSpec.of("owlrl/DoorKey-v0", level=4),
-    "Crossroads-8": TaskSpec.of("owlrl/Crossroads-v0", arms=8),
+    "Crossroads-4": TaskSpec.of("owlrl/Crossroads-v0", arms=4),
 }
 COPIES = (16, 256)
 STEPS = 500  # per timed call; five episodes

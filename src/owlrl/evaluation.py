@@ -164,7 +164,7 @@ def resets_in_same_step(env: Any) -> bool:
     mode = str((getattr(env, "metadata", None) or {}).get("autoreset_mode", ""))
     if "Disabled" in mode or "DISABLED" in mode:
         raise OwlValueError(
-            "run_episodes: this vector of environments does not reset by itself; build it with "
+            "this vector of environments does not reset by itself; build it with "
             "autoreset_mode=AutoresetMode.NEXT_STEP or SAME_STEP"
         )
     return "SameStep" in mode or "SAME_STEP" in mode

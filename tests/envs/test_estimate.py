@@ -7,7 +7,7 @@ from torch import nn
 
 from owlrl import MultiHeadQ, OwlWrapper, QLearner, TaskScopedReplay
 from owlrl.envs import estimate_interference
-from owlrl.errors import OwlError
+from owlrl.errors import NonFiniteError, OwlError
 
 
 def owl_of(*biases: list[float]) -> OwlWrapper:
@@ -70,3 +70,9 @@ def test_bad_input_is_refused(arguments, words):
     owl = owl_of([1.0, 0.0, 0.0], [0.0, 1.0, 0.0])
     with pytest.raises(OwlError, match=words):
         estimate_interference(owl, arguments.pop("observations", OBSERVATIONS), **arguments)
+
+
+def test_what_is_not_finite_is_no_agreement():
+    owl = owl_of([1.0, 0.0, 0.0], [0.0, 1.0, 0.0])
+    with pytest.raises(NonFiniteError, match="some of the values are NaN"):
+        estimate_interference(owl, np.full((3, 2), np.nan, np.float32))

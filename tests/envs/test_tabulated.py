@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import gymnasium
 import numpy as np
 import pytest
@@ -222,3 +225,35 @@ def test_a_table_is_needed(make):
 def test_bad_arguments_are_all_named(level):
     with pytest.raises(OwlValueError, match="3 problems"):
         TabulatedVectorEnv(level, 0, max_episode_steps=0, count_bonus=float("nan"))
+
+
+def test_copies_and_pickles_are_equal_and_read_only():
+    table = tabulate(CrossroadsEnv(2, length=1))
+    for other in (copy.deepcopy(table), pickle.loads(pickle.dumps(table))):
+        assert not any(a.flags.writeable for a in vars(other).values() if isinstance(a, np.ndarray))
+        np.testing.assert_array_equal(other.next_state, table.next_state)
+    for env in (TabulatedEnv(table), TabulatedVectorEnv(table, 2)):
+        env.reset()
+        first = 1 if isinstance(env, TabulatedEnv) else np.array([1, 0])
+        env.step(first)
+        twin = pickle.loads(pickle.dumps(env))
+        action = 2 if isinstance(env, TabulatedEnv) else np.array([2, 2])
+        for mine, its in zip(env.step(action)[:4], twin.step(action)[:4], strict=True):
+            np.testing.assert_array_equal(mine, its)
+
+
+def test_bad_input_changes_nothing():
+    table = tabulate(CrossroadsEnv(2, length=1))
+    envs, env = TabulatedVectorEnv(table, 2), TabulatedEnv(table)
+    envs.reset()
+    envs.step(np.array([1, 1]))
+    states = envs.states.tolist()
+    for seed in (-1, [1, 2], 1.5):
+        with pytest.raises(OwlValueError, match="seed is"):
+            envs.reset(seed=seed)
+    assert envs.states.tolist() == states != [table.start] * 2
+    env.reset()
+    with pytest.raises(OwlValueError, match="action is True"):
+        env.step(True)
+    env.step(1)
+    assert env.step(2)[1] == 1.0

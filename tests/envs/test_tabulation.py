@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.wrappers import FlattenObservation, TimeAwareObservation, TimeLimit
-from minigrid.core.world_object import Box, Key
+from minigrid.core.world_object import Box, Goal, Key
 from minigrid.wrappers import ImgObsWrapper
 
 from owlrl.envs import CountBonus, CrossroadsEnv, DoorKeyEnv, ScaleGoalReward, SimpleCrossingEnv, tabulate
@@ -216,3 +216,50 @@ def test_an_environment_that_cannot_be_copied():
 def test_bad_arguments_are_all_named():
     with pytest.raises(OwlValueError, match="3 problems"):
         tabulate(CrossroadsEnv(2), seed=-1, max_states=0, verify_steps=1.5)
+
+
+class Slip(SimpleCrossingEnv):
+    """Random at one place, for one action."""
+
+    def step(self, action):
+        if tuple(map(int, self.agent_pos)) == (7, 6) and action == 2 and self.np_random.random() < 0.5:
+            action = 0
+        return super().step(action)
+
+
+@pytest.mark.parametrize("level", [3, 14, 17])  # where the place can be reached
+def test_randomness_at_a_single_place_is_seen(level):
+    with pytest.raises(OwlValueError, match="action 2 did two different things in one state"):
+        tabulate(Slip(level))
+
+
+class TwoGoals(SimpleCrossingEnv):
+    """A second goal in the other corner, which pays half."""
+
+    def _gen_grid(self, width, height):
+        super()._gen_grid(width, height)
+        self.put_obj(Goal(), 1, height - 2)
+
+    def _reward(self):
+        return super()._reward() * (1.0 if tuple(map(int, self.agent_pos)) == (7, 7) else 0.5)
+
+
+def test_goals_that_pay_differently_by_the_step_are_refused():
+    with pytest.raises(OwlValueError, match="two successes are paid differently"):
+        tabulate(TwoGoals(3))
+
+
+def test_the_limit_is_the_one_after_reset():
+    class Late(SimpleCrossingEnv):
+        def reset(self, **kwargs):
+            self.max_steps = 30
+            return super().reset(**kwargs)
+
+    table = tabulate(Late(3))
+    assert table.max_episode_steps == 30 and len(table.goal_reward) == 31
+
+
+def test_levels_of_babyai_need_a_key():
+    env = ImgObsWrapper(gymnasium.make("BabyAI-GoToObj-v0"))
+    with pytest.raises(OwlTypeError, match="level of BabyAI, whose mission remembers more"):
+        tabulate(env)

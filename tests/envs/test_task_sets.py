@@ -6,7 +6,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from owlrl.envs import TASK_SETS, UNSEEN_KINDS, TaskSpec, levels, task_set, unseen_levels
+from owlrl.envs import TASK_SETS, UNSEEN_KINDS, TaskSpec, levels, pendulums, tabulate, task_set, unseen_levels
 from owlrl.envs.task_sets import _layout
 from owlrl.errors import OwlValueError
 
@@ -90,7 +90,7 @@ def test_unseen_levels(kind):
 
 
 def test_distinct_levels_run_out():
-    found = unseen_levels("S9N1", 37, exclude=task_set("SC5").values(), distinct=True)
+    found = unseen_levels("S9N1", 37, exclude=task_set("SC5"), distinct=True)
     assert len({_layout(task) for task in found.values()}) == 37
     with pytest.raises(OwlValueError, match="n is 38 and S9N1 has only 37 layouts left"):
         unseen_levels("S9N1", 38, exclude=task_set("SC5").values(), distinct=True)
@@ -105,3 +105,17 @@ def test_the_registry_needs_no_import_of_ours():
     env = gymnasium.make("owlrl.envs:owlrl/SimpleCrossing-v0", level=3)
     seen, _ = env.reset()
     assert np.array_equal(seen, task_set("SC3")["simplecrossing-3"]().reset()[0])
+
+
+def test_numbers_may_be_numpy_s():
+    (task,) = levels("owlrl/SimpleCrossing-v0", np.arange(3, 4)).values()
+    task().reset(seed=0)
+    assert tabulate(task(), seed=np.int64(0)).num_states == 169
+    assert unseen_levels("S9N1", 1, first=np.int64(5), exclude=np.array([3])) == unseen_levels(
+        "S9N1", 1, first=5, exclude=[3]
+    )
+
+
+def test_only_levels_can_be_excluded():
+    with pytest.raises(OwlValueError, match="expected levels of MiniGrid"):
+        unseen_levels("S9N1", 1, exclude=pendulums([90]))

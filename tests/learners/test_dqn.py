@@ -1,5 +1,8 @@
 """The reference DQN learns something real in seconds, and says what is wrong with its input."""
 
+import copy
+import pickle
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -10,6 +13,7 @@ from torch import nn
 from owlrl import DistillationRegularizer, OwlWrapper, PrioritizedSampler, QLearner, TaskScopedReplay
 from owlrl.envs import CrossroadsEnv, TabulatedVectorEnv, tabulate
 from owlrl.errors import NonFiniteError, OwlError
+from owlrl.experiments.episodes import greedy_success
 from owlrl.learners import DQN, FAST, PAPER, DQNConfig
 from tests.own_dqn import SIZE, Signs, score
 
@@ -17,6 +21,10 @@ QUICK = DQNConfig(
     learning_rate=3e-3, batch_size=32, gamma=0.5, n_step=1, update_every=1, learning_starts=40,
     target_rate=0.05, epsilon=(1.0, 0.1), epsilon_frames=200, buffer_size=1_000,
 )  # fmt: skip
+
+
+class Shifted(Signs):
+    action_space = gym.spaces.Discrete(4, start=5)
 
 
 def replaced(**changes) -> DQNConfig:
@@ -119,6 +127,74 @@ def test_what_is_handed_over_is_the_average():
     assert not torch.equal(plain.q.heads[0].weight, plain.target.heads[0].weight)
 
 
+def test_what_is_handed_over_holds_a_level():
+    envs = TabulatedVectorEnv(tabulate(CrossroadsEnv(2, length=2)), 16)
+    held = []
+
+    def look(agent, frames):
+        if frames > 9_000 and frames % 160 == 0:
+            held.append(greedy_success(agent.target, 0, envs.table))
+
+    agent = DQN(envs, seed=0)
+    agent.learn(12_000, callback=look)
+    assert len(held) > 15 and all(held)
+    assert greedy_success(agent.q, 0, envs.table)
+
+
+def test_learning_in_pieces_is_learning():
+    agent = DQN(Signs(), config=QUICK, seed=0)
+    for _ in range(35):
+        agent.learn(10)
+    assert agent.updates == 310  # the random frames at first are not begun anew
+    assert score(agent, Signs()) >= 0.95
+    agent.learn(60, env=Signs())
+    assert agent.updates == 330  # in another environment they are
+
+
+def test_another_environment_must_fit():
+    crossing = gym.make("owlrl/SimpleCrossing-v0", level=3)
+    agent = DQN(crossing, seed=0)
+    before = agent.env
+    for other, message in {
+        gym.make(
+            "owlrl/SimpleCrossing-v0", level=7, num_actions=7
+        ): r"actions Discrete\(7\); expected Discrete\(3\)",
+        TabulatedVectorEnv(tabulate(crossing), 4): "a vector of 4; expected 1",
+        Signs(): "2 problems",
+    }.items():
+        with pytest.raises(OwlError, match=message):
+            agent.learn(100, env=other)
+        assert agent.env is before
+
+
+def test_bytes_go_to_the_trunk_as_they_are():
+    class Flat(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(147, 8)
+
+        def forward(self, image):
+            return self.linear(image.flatten(1).float())
+
+    level = gym.make("owlrl/SimpleCrossing-v0", level=3)
+    agent = DQN(level, config=replaced(learning_starts=0), trunk=Flat(), feature_dim=8, seed=0)
+    agent.learn(40)
+    assert agent.updates > 0
+    with pytest.raises(
+        OwlError, match=r"trunk fails on observations \(1, 7, 7, 3\) of torch.uint8.*\.float\(\)"
+    ):
+        DQN(level, trunk=nn.Sequential(nn.Flatten(), nn.Linear(147, 8)), feature_dim=8)
+
+
+def test_an_agent_can_be_copied_and_pickled_and_reads_tables():
+    agent = DQN(Signs(), config=QUICK, seed=0)
+    agent.learn(60)
+    frozen = np.eye(SIZE, dtype=np.float32)
+    frozen.setflags(write=False)
+    for other in (copy.deepcopy(agent), pickle.loads(pickle.dumps(agent))):
+        assert other.predict(frozen).tolist() == agent.predict(frozen).tolist()
+
+
 def test_callbacks_and_trunks_of_one_s_own():
     seen = []
     trunk = nn.Sequential(nn.Linear(SIZE, 8), nn.Tanh())
@@ -183,6 +259,9 @@ def test_named_settings():
     assert FAST.n_step == 5 and FAST.hand_over
     assert (PAPER.learning_rate, PAPER.batch_size) == (6.25e-5, 32)
     assert (PAPER.target_every, PAPER.update_every) == (80, 4)
+    assert PAPER.dueling and PAPER.double and (PAPER.gamma, PAPER.n_step) == (0.99, 1)
+    assert (PAPER.epsilon, PAPER.epsilon_frames, PAPER.learning_starts) == ((0.9, 0.01), 250_000, 10_000)
+    assert (PAPER.buffer_size, PAPER.target_rate, PAPER.hand_over) == (1_000_000, 1.0, False)
 
 
 @pytest.mark.parametrize(
@@ -198,6 +277,20 @@ def test_named_settings():
         (lambda: DQNConfig(rewarded_reach=0), "rewarded_reach is 0; expected an int >= 1"),
         (lambda: DQNConfig(rewarded_above=-0.1), r"rewarded_above is -0\.1; expected a finite number >= 0"),
         (lambda: DQNConfig(epsilon_shape="cosine"), "expected 'linear' or 'exponential'"),
+        (lambda: DQNConfig(gamma="a", learning_rate="b", max_grad_norm=None, epsilon=0.1), "4 problems"),
+        (lambda: DQNConfig(epsilon=(1.0, 0.5, 0.1)), "expected a pair of numbers"),
+        (
+            lambda: DQNConfig(buffer_size=10, batch_size=32),
+            "buffer_size is 10; expected room for a batch of 32",
+        ),
+        (lambda: DQN(Signs(), trunk=nn.Linear(SIZE, 8), feature_dim=9), r"into \(1, 8\); expected \(1, 9\)"),
+        (lambda: DQN(Shifted()), "starts at 0"),
+        (
+            lambda: DQN(
+                Signs(), replay=TaskScopedReplay(9, observation_shape=(SIZE,), observation_dtype=np.float32)
+            ),
+            "replay has n_step 1, config 5",
+        ),
     ],
 )
 def test_bad_input(call, message):

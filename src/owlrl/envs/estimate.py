@@ -11,7 +11,7 @@ import torch
 
 from owlrl.envs._checks import real_problem
 from owlrl.envs.conflict import contradiction
-from owlrl.errors import OwlTypeError, OwlValueError, raise_problems
+from owlrl.errors import NonFiniteError, OwlTypeError, OwlValueError, raise_problems
 from owlrl.modes import eval_mode
 from owlrl.wrapper import OwlWrapper
 
@@ -66,6 +66,10 @@ def estimate_interference(
             f"{where}: the learner has the networks {list(networks)}; expected a Q-network alone"
         )
     values = _values(owl, np.asarray(observations))[[owl.tasks[name].head for name in chosen]]
+    if not np.isfinite(values).all():
+        raise NonFiniteError(
+            f"{where}: some of the values are NaN or infinite; expected finite observations and heads"
+        )
     best = values.max(axis=2, keepdims=True)
     good = values >= best - tolerance * np.abs(best)
     return contradiction(good)[1]

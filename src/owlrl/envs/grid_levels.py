@@ -132,7 +132,7 @@ class SimpleCrossingEnv(GridTaskEnv, _FixedLayout, CrossingEnv):
         most = None if odd else 2 * len(range(2, size - 2, 2))
         problems += int_problem("num_crossings", num_crossings, least=1, most=most)
         raise_problems(type(self).__name__, problems)
-        self.level = level
+        self.level = int(level)  # NumPy's would not do as a seed
         CrossingEnv.__init__(
             self,
             size=size,
@@ -184,7 +184,7 @@ class DoorKeyEnv(GridTaskEnv, _FixedLayout, MiniGridDoorKeyEnv):
         problems += grid_problems(max_steps, render_mode, highlight, tile_size)
         problems += int_problem("size", size, least=5)
         raise_problems(type(self).__name__, problems)
-        self.level = level
+        self.level = int(level)  # NumPy's would not do as a seed
         MiniGridDoorKeyEnv.__init__(
             self,
             size=size,

@@ -89,6 +89,13 @@ class Table:
         if self.goal_reward is not None:
             self._set("goal_reward", np.array(self.goal_reward, dtype=np.float64))
         raise_problems("Table", self._problems())
+        self._freeze()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)  # of a copy, or from a pickle, which forget that arrays are read-only
+        self._freeze()
+
+    def _freeze(self) -> None:
         for f in fields(self):
             if isinstance(value := getattr(self, f.name), np.ndarray):
                 value.setflags(write=False)

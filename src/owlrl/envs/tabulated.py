@@ -70,7 +70,7 @@ class TabulatedEnv(gymnasium.Env[Any, int]):
         """Look up what ``action`` does in the present state."""
         if self._step is None:
             raise OwlStateError("TabulatedEnv.step: no episode is under way; call reset() first")
-        if not self.action_space.contains(action):
+        if isinstance(action, bool) or not self.action_space.contains(action):
             expected = f"an int from 0 to {self.table.num_actions - 1}"
             raise OwlValueError(f"TabulatedEnv.step: action is {action!r}; expected {expected}")
         table, state = self.table, self._state
@@ -169,6 +169,7 @@ class TabulatedVectorEnv(VectorEnv[npt.NDArray[Any], npt.NDArray[Any], npt.NDArr
     ) -> tuple[npt.NDArray[Any], dict[str, Any]]:
         """Start all copies, or those in ``options["reset_mask"]``; a seed changes nothing of the task."""
         mask = (options or {}).get("reset_mask")
+        raise_problems("TabulatedVectorEnv.reset", [] if seed is None else int_problem("seed", seed, least=0))
         if mask is None:
             mask = np.ones(self.num_envs, dtype=np.bool_)
             self._at = np.full(self.num_envs, self._start)
@@ -207,18 +208,19 @@ class TabulatedVectorEnv(VectorEnv[npt.NDArray[Any], npt.NDArray[Any], npt.NDArr
         infos: dict[str, Any],
     ) -> None:
         """Finish the episodes marked ``done`` and start the next ones, in place."""
-        success = self._goal[index] & done
-        if self.table.goal_reward is not None:
+        lanes = done.nonzero()[0]
+        success = self._goal[index]  # which ends an episode
+        if self.table.goal_reward is not None and _any(success):
             rewards[success] = self.table.goal_reward[self._clock - self._began[success]]
-        final = np.full(self.num_envs, None, dtype=object)
-        for lane in np.flatnonzero(done):
-            final[lane] = observations[lane].copy()
+        final = np.empty(self.num_envs, dtype=object)  # of None
+        for lane, last in zip(lanes.tolist(), observations[lanes], strict=True):
+            final[lane] = last
         infos["final_obs"], infos["_final_obs"] = final, done
         infos["final_info"] = {"is_success": success, "_is_success": done.copy()}
         infos["_final_info"] = done.copy()
         assert self._at is not None
-        self._at[done], self._began[done] = self._start, self._clock
-        observations[done] = self.table.observations[self._start_row]
+        self._at[lanes], self._began[lanes] = self._start, self._clock
+        observations[lanes] = self.table.observations[self._start_row]
 
     def _checked(self, actions: npt.NDArray[Any]) -> IntArray:
         actions = np.asarray(actions)

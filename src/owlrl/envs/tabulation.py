@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 from gymnasium.wrappers import TimeLimit
+from minigrid.envs.babyai.core.roomgrid_level import RoomGridLevel
 from minigrid.minigrid_env import MiniGridEnv
 
 from owlrl.envs._checks import int_problem
@@ -23,6 +24,7 @@ __all__ = ["tabulate"]
 
 ARRAY_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiBinary, spaces.MultiDiscrete)
 StateKey = Callable[[AnyEnv], Hashable]
+REPEATS = 8  # of an action that draws random numbers
 
 
 def tabulate(
@@ -42,10 +44,12 @@ def tabulate(
 
     Two states are the same if their keys are. A MiniGrid environment needs no ``state_key``:
     position, direction, what is carried and every cell of the grid tell its states apart. (A key
-    given for one is used instead, on whole copies of the environment, which takes far longer.)
+    given for one is used instead, on whole copies of the environment, which takes far longer.) BabyAI's
+    levels need one: how far a mission has come is not in the grid.
 
-    What was found is checked twice: in every state one action is repeated with other random
-    numbers, and at the end ``verify_steps`` random steps of a copy are compared with the table.
+    What was found is checked. An action that draws random numbers is repeated with eight other ones, and
+    of all others one per state is repeated; at the end ``verify_steps`` random steps of a copy are compared
+    with the table. Randomness that is not the environment's own ``np_random`` can go unnoticed.
 
     Args:
         env: any Gymnasium environment with discrete actions and observations that are arrays.
@@ -72,8 +76,8 @@ def tabulate(
     raise_problems("tabulate", _env_problems(env, state_key), kind=OwlTypeError)
     states: States = GridStates(_copy(env)) if state_key is None else CopiedStates(_copy(env), state_key)
     search = _Search(states, max_states)
-    search.run(seed)
-    limit = _step_limit(env)
+    search.run(int(seed))
+    limit = _step_limit(states.env)  # after its reset: some set their limit there
     table = Table(
         observations=np.stack(search.observations),
         obs_index=np.array(search.obs_index),
@@ -87,7 +91,7 @@ def tabulate(
         cell=np.array(search.cells),
         name=_name(env),
     )
-    _verify(_copy(env), table, seed=seed, steps=verify_steps)
+    _verify(_copy(env), table, seed=int(seed), steps=int(verify_steps))
     return table
 
 
@@ -104,7 +108,7 @@ class _Search:
         self.saved: list[object] = []
         self.queue: deque[int] = deque()
         self.queued: set[int] = set()
-        self.first_goal: tuple[int, int] | None = None
+        self.goals: list[tuple[int, int]] = []  # state and action of each success
         self.observations: list[npt.NDArray[Any]] = []
         self.obs_index: list[int] = []
         self.cells: list[int] = []
@@ -118,11 +122,15 @@ class _Search:
         while self.queue:
             state = self.queue.popleft()
             for action in range(self.num_actions):
-                self._try(state, action)
-            self._repeat(state, state % self.num_actions)
+                drew = self._try(state, action)
+                for again in range(REPEATS if drew else action == state % self.num_actions):
+                    self._repeat(state, action, seed=REPEATS * state + again)
 
-    def _try(self, state: int, action: int) -> None:
+    def _try(self, state: int, action: int) -> bool:
+        """Enter what an action does in a state; returns whether it drew random numbers."""
         self.states.restore(self.saved[state])
+        generator = self.states.env.unwrapped.np_random.bit_generator
+        before = generator.state
         observation, reward, terminated, _, _ = self.states.env.step(action)
         target = self._find(observation)
         self.next_state[state][action] = target
@@ -130,8 +138,9 @@ class _Search:
         self.terminated[state][action] = bool(terminated)
         if not terminated:
             self._enqueue(target)
-        elif reward > 0 and self.first_goal is None:  # type: ignore[operator]
-            self.first_goal = state, action
+        elif reward > 0:  # type: ignore[operator]
+            self.goals.append((state, action))
+        return generator.state != before
 
     def _find(self, observation: object) -> int:
         """The number of the present state, which is entered if it is new."""
@@ -167,10 +176,10 @@ class _Search:
             self.queued.add(state)
             self.queue.append(state)
 
-    def _repeat(self, state: int, action: int) -> None:
+    def _repeat(self, state: int, action: int, *, seed: int) -> None:
         """Do an action again with other random numbers; all must be as before."""
         self.states.restore(self.saved[state])
-        self.states.env.unwrapped.np_random = np.random.default_rng(state)
+        self.states.env.unwrapped.np_random = np.random.default_rng(seed)
         _, reward, terminated, _, _ = self.states.env.step(action)
         before = (self.next_state[state][action], self.reward[state][action], self.terminated[state][action])
         if (self.index.get(self.states.key()), float(reward), bool(terminated)) != before:
@@ -181,15 +190,24 @@ class _Search:
             )
 
     def goal_reward(self, limit: int | None) -> FloatArray | None:
-        """The reward of a success at each step of an episode; None if it is always the same."""
-        if self.first_goal is None or limit is None:
+        """The reward of a success at each step of an episode; None if it does not depend on the step."""
+        if limit is None:
             return None
-        state, action = self.first_goal
-        rewards = np.zeros(limit + 1)
-        for step in range(1, limit + 1):
-            self.states.restore(self.saved[state], step=step - 1)
-            rewards[step] = self.states.env.step(action)[1]
-        return None if (rewards[1:] == rewards[1]).all() else rewards
+        some = sorted({1, (1 + limit) // 2, limit})
+        looked = {goal: [self._reward_at(*goal, step) for step in some] for goal in self.goals}
+        changing = next((goal for goal, found in looked.items() if len(set(found)) > 1), None)
+        if changing is None:
+            return None
+        if any(found != looked[changing] for found in looked.values()):
+            raise OwlValueError(
+                "tabulate: two successes are paid differently, by the number of steps; expected one reward "
+                "for all of them, or rewards that do not depend on the step"
+            )
+        return np.array([0.0, *(self._reward_at(*changing, step) for step in range(1, limit + 1))])
+
+    def _reward_at(self, state: int, action: int, step: int) -> float:
+        self.states.restore(self.saved[state], step=step - 1)
+        return float(self.states.env.step(action)[1])
 
 
 def _env_problems(env: AnyEnv, state_key: StateKey | None) -> list[str]:
@@ -204,7 +222,12 @@ def _env_problems(env: AnyEnv, state_key: StateKey | None) -> list[str]:
             "MultiBinary or MultiDiscrete: use gymnasium.wrappers.FlattenObservation, or "
             "minigrid.wrappers.ImgObsWrapper"
         )
-    if state_key is None and not isinstance(env.unwrapped, MiniGridEnv):
+    if state_key is None and isinstance(env.unwrapped, RoomGridLevel):
+        found.append(
+            "state_key is None and env is a level of BabyAI, whose mission remembers more than the grid "
+            "shows; pass state_key=, a function of the environment that tells its states apart"
+        )
+    elif state_key is None and not isinstance(env.unwrapped, MiniGridEnv):
         found.append(
             "state_key is None and env is no MiniGrid environment; pass state_key=, a function of the "
             "environment that tells its states apart, e.g. lambda env: env.unwrapped.s"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import count
@@ -167,7 +167,7 @@ def unseen_levels(
     kind: str,
     n: int,
     *,
-    exclude: Iterable[TaskSpec | int] = (),
+    exclude: Mapping[str, TaskSpec] | Iterable[TaskSpec | int] = (),
     first: int = 1_000,
     distinct: bool = False,
     **kwargs: Any,
@@ -180,13 +180,13 @@ def unseen_levels(
     Args:
         kind: ``"S9N1"``, ``"S9N2"``, ``"S9N3"`` or ``"S11N5"``: size and number of crossings.
         n: how many.
-        exclude: tasks that were trained on, or level numbers of this kind.
+        exclude: tasks that were trained on, such as ``task_set("SC5")``, or level numbers of this kind.
         first: the first level number to try.
         distinct: whether no two may have the same layout.
         **kwargs: further arguments for every environment, e.g. ``num_actions=7``.
 
     >>> from owlrl.envs import task_set, unseen_levels
-    >>> tasks = unseen_levels("S9N1", 3, exclude=task_set("SC5").values())
+    >>> tasks = unseen_levels("S9N1", 3, exclude=task_set("SC5"))
     >>> len(tasks)
     3
     """
@@ -196,11 +196,12 @@ def unseen_levels(
         problems.append(f"kind is {kind!r}; expected one of {', '.join(UNSEEN_KINDS)}")
     raise_problems("unseen_levels", problems)
     kwargs = {**UNSEEN_KINDS[kind], **kwargs}
-    trained = [e if isinstance(e, TaskSpec) else TaskSpec.of(CROSSING, level=e, **kwargs) for e in exclude]
+    known = exclude.values() if isinstance(exclude, Mapping) else exclude
+    trained = [e if isinstance(e, TaskSpec) else TaskSpec.of(CROSSING, level=e, **kwargs) for e in known]
     avoid = {_layout(spec) for spec in trained}
     found: dict[str, TaskSpec] = {}
     tried_in_vain = 0
-    for number in count(first):
+    for number in count(int(first)):
         task = levels(CROSSING, [number], **kwargs)
         layout = _layout(*task.values())
         if layout in avoid:
@@ -225,6 +226,7 @@ def _layout(spec: TaskSpec) -> tuple[object, ...]:
     env = spec(disable_env_checker=True)
     env.reset()
     base = env.unwrapped
-    assert isinstance(base, MiniGridEnv)
+    if not isinstance(base, MiniGridEnv):
+        raise OwlValueError(f"unseen_levels: exclude has {spec}; expected levels of MiniGrid")
     grid = base.grid.encode()
     return grid.shape, grid.tobytes(), position(base), int(base.agent_dir)

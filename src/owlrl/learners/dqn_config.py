@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 from typing import Literal
 
@@ -26,6 +27,9 @@ COUNTS = (
 class DQNConfig:
     """Settings of a `DQN`; `FAST` and `PAPER` are two of them.
 
+    The paper's network is no setting but a trunk:
+    ``DQN(env, config=PAPER, trunk=GridConv(), feature_dim=200)``.
+
     Attributes:
         learning_rate: Adam's step size.
         batch_size: rows per update.
@@ -34,7 +38,7 @@ class DQNConfig:
         double: double-Q targets.
         dueling: value and advantage streams.
         update_every: frames per update, over all environments together.
-        learning_starts: random frames before the first update of each call of ``learn``.
+        learning_starts: random frames before the first update in each environment.
         target_rate: how far the target moves towards the network at each target update; 1 copies.
         target_every: updates between target updates.
         epsilon: exploration at the start and in the end.
@@ -79,18 +83,26 @@ class DQNConfig:
         problems = [p for name in COUNTS if (p := int_problem(name, getattr(self, name)))]
         if problem := int_problem("learning_starts", self.learning_starts, least=0):
             problems.append(problem)
-        if not 0 < self.learning_rate < math.inf:
-            problems.append(f"learning_rate is {self.learning_rate!r}; expected a finite number > 0")
-        if not self.max_grad_norm > 0:
-            problems.append(f"max_grad_norm is {self.max_grad_norm!r}; expected a number > 0")
-        if not 0 <= self.rewarded_above < math.inf:
+        if not problems and self.buffer_size < self.batch_size:
+            problems.append(
+                f"buffer_size is {self.buffer_size}; expected room for a batch of {self.batch_size} at least"
+            )
+        above = {"learning_rate": sys.float_info.max, "max_grad_norm": math.inf, "target_rate": 1.0}
+        problems += [
+            f"{name} is {value!r}; expected a number > 0" + (", at most 1" if most == 1.0 else "")
+            for name, most in above.items()
+            if not (_is_number(value := getattr(self, name)) and 0 < value <= most)
+        ]
+        if not _is_number(self.rewarded_above) or not 0 <= self.rewarded_above < math.inf:
             problems.append(f"rewarded_above is {self.rewarded_above!r}; expected a finite number >= 0")
-        if not 0 < self.target_rate <= 1:
-            problems.append(f"target_rate is {self.target_rate!r}; expected a number above 0, at most 1")
-        shares = {"gamma": self.gamma, "rewarded_share": self.rewarded_share}
-        for name, value in {**shares, "epsilon[0]": self.epsilon[0], "epsilon[1]": self.epsilon[1]}.items():
-            if not 0 <= value <= 1:
-                problems.append(f"{name} is {value!r}; expected a number from 0 to 1")
+        problems += [
+            f"{name} is {value!r}; expected a number from 0 to 1"
+            for name in ("gamma", "rewarded_share")
+            if not _is_share(value := getattr(self, name))
+        ]
+        pair = self.epsilon
+        if not (isinstance(pair, tuple) and len(pair) == 2 and all(map(_is_share, pair))):
+            problems.append(f"epsilon is {pair!r}; expected a pair of numbers from 0 to 1, e.g. (1.0, 0.1)")
         if self.epsilon_shape not in ("linear", "exponential"):
             problems.append(f"epsilon_shape is {self.epsilon_shape!r}; expected 'linear' or 'exponential'")
         raise_problems("DQNConfig", problems)
@@ -102,6 +114,14 @@ class DQNConfig:
             return UniformSampler()
         above, reach = self.rewarded_above, self.rewarded_reach
         return RewardBalancedSampler(self.rewarded_share, above=above, reach=reach)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_share(value: object) -> bool:
+    return _is_number(value) and 0 <= value <= 1  # type: ignore[operator]  # a number by now
 
 
 FAST = DQNConfig()

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from owlrl.errors import NonFiniteError, OwlValueError, int_problem
 from owlrl.gaussian import gaussian_nll
 from owlrl.learners._boxes import ActionBox, check_observations
-from owlrl.learners._loop import auto_device, progress, spaces_of
+from owlrl.learners._loop import auto_device, check_successor, progress, spaces_of
 from owlrl.learners.gaussian import GaussianActor, GaussianCritics
 from owlrl.learners.sac_config import SAC_FAST, SACConfig
 from owlrl.learners.stepping import Stepper
@@ -103,7 +103,9 @@ class SAC:
         """
         if problem := int_problem("frames", frames):
             raise OwlValueError(f"SAC.learn: {problem}")
-        self.env = self.env if env is None else env
+        if env is not None:
+            check_successor("SAC.learn", env, self.env)
+            self.env = env
         stepper = Stepper(self.env, seed=None if self._seed is None else int(self._rng.integers(2**31)))
         settings, owed, done = self.config, 0, 0
         average = [parameter.detach().clone() for parameter in self.actor.parameters()]
