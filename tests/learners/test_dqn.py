@@ -23,8 +23,10 @@ QUICK = DQNConfig(
 )  # fmt: skip
 
 
-class Shifted(Signs):
-    action_space = gym.spaces.Discrete(4, start=5)
+def shifted() -> gym.Env:
+    env = Signs()
+    env.action_space = gym.spaces.Discrete(4, start=5)
+    return env
 
 
 def replaced(**changes) -> DQNConfig:
@@ -284,7 +286,7 @@ def test_named_settings():
             "buffer_size is 10; expected room for a batch of 32",
         ),
         (lambda: DQN(Signs(), trunk=nn.Linear(SIZE, 8), feature_dim=9), r"into \(1, 8\); expected \(1, 9\)"),
-        (lambda: DQN(Shifted()), "starts at 0"),
+        (lambda: DQN(shifted()), "starts at 0"),
         (
             lambda: DQN(
                 Signs(), replay=TaskScopedReplay(9, observation_shape=(SIZE,), observation_dtype=np.float32)
