@@ -61,6 +61,50 @@ def test_train_takes_any_levels(tmp_path, capsys):
     assert {row["task"] for row in told["rows"]} == {"simplecrossing-3", "simplecrossing-7"}
 
 
+def test_train_and_evaluate_show_unseen_levels_and_rows_of_episodes(tmp_path, capsys):
+    door = ["--env-id", "owlrl/DoorKey-v0", "--levels", "4", "--arguments", "size=5"]  # it has seven actions
+    more = ["--unseen", "S9N1:2", "--in-a-row", "2"]
+    assert main(["train", *door, *SMALL, *SETTINGS, *more, "--output", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "S9N1:2:\n" in out and "failures in 2 episodes in a row" in out
+    (checkpoint,) = tmp_path.glob("*.safetensors")
+    assert main(["evaluate", str(checkpoint), "--unseen", "S9N1:1", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert set(told["success"]) == {"oracle", "random"} and set(told["others"]) == {"S9N1:1"}
+
+
+def test_a_task_of_the_same_name_is_not_the_one_that_was_trained(trained, capsys):
+    assert main(["evaluate", str(trained), *CORRIDORS[:2], "--arguments", "length=2", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["success"] == {} and set(told["others"]["others"]) == {"random"}  # nobody can be told
+    assert {row["task"] for row in told["rows"]} == {"other crossroads-0", "other crossroads-1"}
+    assert not any("identified" in row for row in told["rows"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--arguments", "nonsense=1"], "unexpected keyword argument 'nonsense'"),
+        (["--env-id", "CartPole-v1", "--levels", "3"], "levels are those of owlrl/SimpleCrossing-v0"),
+        (["--tasks", "SC3", "--arguments", "level=3"], "arguments has level"),
+        (["--policies", "random", "random"], "policies has 'random' twice"),
+    ],
+)
+def test_evaluate_refuses_what_cannot_be_made(trained, capsys, arguments, words):
+    assert words in refused(capsys, "evaluate", str(trained), *arguments)
+
+
+def test_what_cannot_be_written_is_said_before_any_work(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(training, "_train_task", None)  # nothing is trained
+    file = tmp_path / "file"
+    file.write_text("")
+    for command in (["train", *CORRIDORS, *SMALL], ["reproduce", "sc3"]):
+        assert "which is a file; expected a directory" in refused(capsys, *command, "--output", str(file))
+    (tmp_path / "d.png").mkdir()
+    assert "cannot be written" in refused(capsys, "demo", "--picture", str(tmp_path / "d.png"))
+    assert "seed is 99999999999999999999" in refused(capsys, "train", "--seed", "99999999999999999999")
+
+
 def test_a_stopped_training_goes_on(tmp_path, capsys, monkeypatch):
     real = training._train_task
 

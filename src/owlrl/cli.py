@@ -65,7 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             return int(_parse(given)())
         finally:
-            sys.stdout.flush()  # or a closed pipe is only noticed when the interpreter ends
+            if sys.stdout is not None:  # it was closed: owlrl … >&-
+                sys.stdout.flush()  # or a closed pipe is only noticed when the interpreter ends
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return CLOSED
@@ -73,8 +74,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         kept = "; what is finished stays, the same command goes on from there"
         print(f"owlrl: stopped{kept if given[0] in KEEPING else ''}", file=sys.stderr)
         return STOPPED
-    except (OwlError, OSError) as error:
-        line = " ".join(str(error).split())
+    except (OwlError, OSError, MemoryError) as error:
+        line = " ".join(f"{error}".split()) or "there is not enough memory"
         print(f"owlrl: {line}", file=sys.stderr)
         return 2
 

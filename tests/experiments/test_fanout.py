@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -93,7 +94,7 @@ def missing(name):
 def test_libraries_that_are_not_there_are_named(tmp_path, monkeypatch):
     monkeypatch.setattr(optional_module.importlib, "import_module", missing)
     with pytest.raises(
-        OwlStateError, match=r"more than one job at once needs joblib .*pip install 'owlrl\[cli\]'"
+        OwlStateError, match=r"more than one job at once needs joblib .*pip install .\.\[cli\]"
     ):
         run_all(runs(2), tmp_path, jobs=2)
     assert [done.error for done in run_all(runs(1), tmp_path)] == [None]  # no bar, no error
@@ -115,21 +116,48 @@ class Joblib:
         return lambda calls: (function(*a) for function, a in calls)
 
 
-@contextmanager
-def client(address):
-    yield f"client of {address}"
+class Client:
+    """In place of `distributed.Client`."""
+
+    def __init__(self, address):
+        if address == "nonsense":
+            raise ValueError("missing port")
+        self.address = address
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        return None
 
 
 def test_backends_are_configured(tmp_path, monkeypatch):
-    fakes = {"joblib": Joblib(), "distributed": SimpleNamespace(Client=client)}
+    fakes = {"joblib": Joblib(), "distributed": SimpleNamespace(Client=Client)}
     monkeypatch.setattr(module, "optional", lambda name, **_: fakes[name])
     assert len(run_all(runs(2), tmp_path / "a", jobs=2, progress=False)) == 2
     assert len(run_all(runs(1), tmp_path / "b", backend="dask", scheduler="tcp://x:1", progress=False)) == 1
-    assert fakes["joblib"].settings == [
-        {"backend": "loky", "n_jobs": 2},
-        {"backend": "dask", "client": "client of tcp://x:1"},
-    ]
+    local, cluster = fakes["joblib"].settings
+    assert local == {"backend": "loky", "n_jobs": 2}
+    assert cluster["backend"] == "dask" and cluster["client"].address == "tcp://x:1"
+    with pytest.raises(OwlValueError, match=r"scheduler is 'nonsense'.*missing port.*tcp://host:8786"):
+        run_all(runs(1), tmp_path / "c", backend="dask", scheduler="nonsense", progress=False)
     assert len(list(load_results(tmp_path / "a"))) == 2
+
+
+def test_a_killed_process_keeps_what_is_finished(tmp_path, monkeypatch):
+    class Dying(Joblib):
+        def Parallel(self, **_):
+            def call(calls):
+                function, arguments = next(iter(calls))
+                yield function(*arguments)
+                raise BrokenProcessPool("a worker was terminated")
+
+            return call
+
+    monkeypatch.setattr(module, "optional", lambda name, **_: Dying())
+    with pytest.raises(OwlStateError, match="a process was killed.*go on with the same call"):
+        run_all(runs(2), tmp_path, jobs=2, progress=False)
+    assert len(list(load_results(tmp_path))) == 1
 
 
 def test_a_bar_is_quiet_in_a_pipe(tmp_path, capfd):

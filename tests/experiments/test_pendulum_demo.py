@@ -28,5 +28,5 @@ def test_lines_break_where_the_pole_hangs():
 
 def test_pictures_need_matplotlib_before_any_training(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(OwlStateError, match=r"owlrl\[plots\]"):
+    with pytest.raises(OwlStateError, match=r"\.\[plots\]"):
         run_pendulum_demo(output=tmp_path / "demo.png")

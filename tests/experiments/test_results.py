@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
+from pathlib import Path
 
 import pytest
 
+import owlrl
 from owlrl.errors import OwlValueError
 from owlrl.experiments import (
     Result,
@@ -18,6 +19,7 @@ from owlrl.experiments import (
     write_result,
 )
 from owlrl.experiments import results as module
+from owlrl.experiments.fanout import unfinished
 
 RUN = Run("SC2", seed=3)
 RESULT = Result(
@@ -90,6 +92,7 @@ def test_all_results_of_a_directory(tmp_path):
         ('{"format": "owlrl-result-1", "run": {"colour": 1}, "info": {}}', "there is a field 'colour'"),
         ('{"format": "owlrl-result-1"}', "is no result"),
         ("[1]", "is no result"),
+        ('{"format": "owlrl-result-1", "run": {}, "info": {}}\n[1, 2]', "rows that are no objects"),
     ],
 )
 def test_what_is_no_result_is_named(tmp_path, text, message):
@@ -99,20 +102,27 @@ def test_what_is_no_result_is_named(tmp_path, text, message):
         read_result(path)
 
 
+def test_a_result_that_lost_its_last_lines_is_none(tmp_path):
+    path = write_result(tmp_path, Result(RUN, [{"kind": "score"}] * 3, {}))
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    path.write_text("".join(lines[:2]), encoding="utf-8")
+    with pytest.raises(OwlValueError, match=r"it has 1 of 3 rows\); remove it to go on"):
+        read_result(path)
+    assert unfinished([RUN], tmp_path) == [RUN]
+
+
 def test_revision_of_the_source(monkeypatch):
     environment.cache_clear()
     assert set(environment()) >= {"versions", "git"}
-    monkeypatch.setattr(
-        module.subprocess, "run", lambda *a, **k: subprocess.CompletedProcess(a, 128, "", "no repository")
-    )
-    assert module._revision() is None
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "_git", lambda *a: "/somebody/else" if "rev-parse" in a else "abc")
+        assert module._revision() is None  # installed inside of another project
 
     def missing(*_, **__):
         raise FileNotFoundError("git")
 
     monkeypatch.setattr(module.subprocess, "run", missing)
     assert module._revision() is None
-    monkeypatch.setattr(
-        module.subprocess, "run", lambda *a, **k: subprocess.CompletedProcess(a, 0, "abc-dirty\n", "")
-    )
+    root = str(Path(owlrl.__file__).parents[2])
+    monkeypatch.setattr(module, "_git", lambda *a: root if "rev-parse" in a else "abc-dirty")
     assert module._revision() == "abc-dirty"

@@ -70,6 +70,15 @@ def test_tables_have_the_order_of_the_study(tmp_path, monkeypatch):
     assert tables.index("| owl-memory |") < tables.index("| experience-replay |")
 
 
+def test_a_damaged_result_of_its_own_is_done_again(tmp_path, monkeypatch):
+    monkeypatch.setitem(STUDIES, "small", Study("one", lambda seed: [tiny(seed=seed, frames=128)]))
+    tables, _ = reproduce("small", tmp_path, seeds=1, progress=False)
+    (path,) = tmp_path.glob("*.jsonl")
+    path.write_text(path.read_text(encoding="utf-8")[:-20], encoding="utf-8")
+    again, attempts = reproduce("small", tmp_path, seeds=1, progress=False)
+    assert len(attempts) == 1 and again.splitlines()[6] == tables.splitlines()[6]
+
+
 def test_unknown_names_and_seeds(tmp_path):
     with pytest.raises(OwlValueError, match="name is 'sc4'; expected one of crossroads"):
         study_runs("sc4", seeds=1)

@@ -74,6 +74,9 @@ def test_groups_differ_by_more_than_the_seed():
     groups = group_by_run(result(run) for run in runs)
     assert [[r.run.seed for r in g.results] for g in groups] == [[0, 1], [0], [0]]
     assert [g.label for g in groups] == ["owl-memory", "owl-memory", "owl-memory (2)"]
+    asked = Run("SC2", seed=0, unseen=("S9N1:2",))  # the same training, so the same seed
+    (found,) = group_by_run(result(run) for run in (Run("SC2", seed=0), asked, Run("SC2", seed=1)))
+    assert [r.run for r in found.results] == [asked, Run("SC2", seed=1)]
 
 
 def alone(task: str, level: int, number: float, **more) -> Group:
@@ -88,6 +91,8 @@ def test_forward_transfer_takes_tasks_that_were_trained_alone():
         alone("simplecrossing-7", 7, 0.5),
         alone("simplecrossing-7", 7, 0.1, frames=5),  # not like the run
         alone("simplecrossing-7", 7, 0.2, method="owl"),
+        alone("simplecrossing-7", 7, 0.3, arguments={"size": 11}),
+        alone("simplecrossing-7", 7, 0.4, num_envs=1),
         group(),
     ]
     reference = single_task_scores(groups, run)

@@ -44,7 +44,7 @@ def test_a_row_per_method_and_policy_and_what_it_says():
     assert "| owl-memory | random | 2 | 0.25 [0.25, 0.25] | 0.25 | 0.25 | 1.00 | 2.0 | 0.75 | 1.50 |" in text
     assert "failures in 4 episodes in a row" in text
     one, half = "1.00 (1.00, 1.00)", "0.50 (0.50, 0.50)"
-    assert f"| owl-memory | {one} | {one} | {half} | {half} | – | – | 0.00 | – | 1.0 |" in text
+    assert f"| owl-memory | {one} | {one} | {one} | {half} | {half} | – | – | 0.00 | – | 1.0 |" in text
     assert "The same on 2 unseen S9N1 levels.\n" in text
     assert "| owl-memory | random | 2 | 0.50 [0.50, 0.50] | 0.50 |" in text
 
@@ -58,7 +58,7 @@ def test_the_worst_is_shown_and_unseen_levels_only_of_the_seeds_that_were_asked(
     ]
     text = markdown_tables(found)
     assert re.search(r"\| owl-memory \| oracle \| 2 \| \S+ \[.*?\] \| 0.62 \| 0.25 \|", text)
-    assert "| owl-memory | random | 1 | 0.75 [0.75, 0.75] | 0.75 |" in text
+    assert "| owl-memory | random | 1 | 0.75 | 0.75 |" in text
 
 
 def test_sections_by_what_was_trained():
@@ -96,4 +96,15 @@ def test_text_of_one_result():
     assert lines[1].split() == ["oracle", "1.00", "–", "1.00"]
     assert lines[2].split() == ["random", "0.50", "0.00", "0.25"]
     assert len({len(line) for line in lines}) == 1
-    assert result_text(result(Run("SC2"))).split() == ["mean"]
+    assert result_text(result(Run("SC2"))) == ""
+
+
+def test_text_has_other_sets_and_failures_in_a_row_as_well():
+    rows = [evaluation("oracle", "left", 1.0)]
+    rows += [evaluation("random", f"level-{k}", k / 100, set="S9N1:51") for k in range(51)]
+    rows += [{"kind": "in-a-row", "policy": "random", "task": "left", "failures": 1.5}]
+    text = result_text(result(Run("SC2", consecutive=4), *rows))
+    seen, unseen, failures = text.split("\n\n")
+    assert seen.split() == ["left", "mean", "oracle", "1.00", "1.00"]
+    assert unseen.split() == ["S9N1:51:", "mean", "random", "0.25"]  # not one column for each level
+    assert failures.split()[-2:] == ["random", "1.50"]

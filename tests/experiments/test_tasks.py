@@ -5,7 +5,8 @@ import pytest
 
 from owlrl.envs import TaskSpec, task_set
 from owlrl.errors import OwlValueError
-from owlrl.experiments.tasks import resolve_tasks, resolve_unseen, table_of, tables_of
+from owlrl.experiments import Run, Session
+from owlrl.experiments.tasks import resolve_tasks, table_of, tables_of
 
 
 def test_sets_in_any_case_and_levels():
@@ -19,10 +20,16 @@ def test_sets_in_any_case_and_levels():
 
 
 def test_unseen_levels_have_the_actions_of_the_trained_ones():
-    seven = resolve_unseen("S9N1:2", resolve_tasks("SC3+DK2"))
-    assert [spec.kwargs["num_actions"] for spec in seven.values()] == [7, 7]
-    three = resolve_unseen("S9N2:2", resolve_tasks("SC2"))
-    assert all("num_actions" not in spec.kwargs for spec in three.values())
+    run = Run("owlrl/DoorKey-v0:4", arguments={"size": 5}, policies=("random",), num_envs=2)
+    levels = Session(run).unseen("S9N1:2")  # seven actions, though nobody says so
+    assert [table.num_actions for table in levels.values()] == [7, 7]
+    assert [table.num_actions for table in Session(Run("SC2")).unseen("S9N2:1").values()] == [3]
+
+
+def test_what_a_task_says_itself_cannot_be_an_argument():
+    for text, name in {"SC3": "level", "Crossroads-3": "arms", "owlrl/Pendulum-v0:90": "angle"}.items():
+        with pytest.raises(OwlValueError, match=f"arguments has {name}; expected others"):
+            resolve_tasks(text, {name: 4})
 
 
 def test_goal_scale_multiplies_the_reward_of_a_success_only():

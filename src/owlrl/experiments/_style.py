@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +50,8 @@ def prepare_picture(path: Path) -> None:
     if path.suffix.lower() not in FILES:
         raise OwlValueError(f"picture is {path}; expected a name that ends with {', '.join(FILES)}")
     path.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise OwlValueError(f"picture is {path}, which cannot be written; expected a file's name")
 
 
 def plain(axes: Axes) -> None:

@@ -164,6 +164,8 @@ class Run:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < smallest:
                 found.append(f"{name} is {value!r}; expected an int >= {smallest}")
+        if isinstance(self.seed, int) and self.seed >= 2**63:
+            found.append(f"seed is {self.seed}; expected an int below 2**63")
         if self.strength is not None and not _finite(self.strength):
             found.append(f"strength is {self.strength!r}; expected a finite number >= 0, or None")
         if self.learner not in PRESETS:
@@ -174,7 +176,8 @@ class Run:
         return found + (_complaints(lambda: self.specs) or self._task_problems())
 
     def _policy_problems(self) -> list[str]:
-        found = []
+        twice = {name for name in self.policies if self.policies.count(name) > 1}
+        found = [f"policies has {name!r} twice" for name in sorted(twice)]
         for name in self.policies:
             found += _complaints(lambda name=name: parse_policy(name, control=self.control))  # type: ignore[misc]
             way = name.removesuffix(LEAST_TRIED)

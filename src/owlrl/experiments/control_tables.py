@@ -37,7 +37,7 @@ def control_section(title: str, groups: Sequence[Group], alone: Sequence[Group] 
     ...        "mean_return": -300.0, "final_angles": [156.0, 157.0]}
     >>> result = Result(Run("owlrl/Pendulum-v0:90"), [row], {})
     >>> print(control_section("one task", [Group((result,))]).splitlines()[-1])
-    | owl-memory | oracle | 1 | -300.0 | -300.00 [-300.00, -300.00] | – | – | – | +156° | – |
+    | owl-memory | oracle | 1 | -300.0 | -300.00 | – | – | – | +156° | – |
     """
     tasks = list(groups[0].run.specs)
     rows = [_separate(found, tasks)] if (found := _trained_alone(groups[0], tasks, alone)) else []

@@ -170,6 +170,7 @@ def _one_head(
     agent = DQN(first, replay=replay, seed=seed)
     for name, env in envs.items():
         _say(quiet, f"one head, shared replay: learning {name}")
+        agent.epsilon.load_state_dict({"seen": 0})  # explores anew in each task, as OWL does
         agent.learn(frames, env=env, progress_bar=not quiet)
     return {name: _success(_Greedy(agent), env, episodes) for name, env in envs.items()}
 

@@ -119,7 +119,8 @@ class EvidenceSet:
         names = name.split("-and-")
         if missing := [n for n in names if n not in self.parts]:
             raise OwlValueError(
-                f"evidence {', '.join(missing)} was not gathered; expected some of {', '.join(self.parts)}"
+                f"evidence {', '.join(missing)} was not gathered in training, only "
+                f"{', '.join(self.parts) or 'none'}; name the policy there, too"
             )
         return EvidenceSet({n: self.parts[n] for n in names})
 

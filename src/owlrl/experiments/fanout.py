@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator, Iterable, Sequence
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from owlrl.errors import OwlError, OwlValueError
+from owlrl.errors import OwlError, OwlStateError, OwlValueError
 from owlrl.experiments._optional import optional
 from owlrl.experiments.config import Run
-from owlrl.experiments.results import Result, is_done, write_result
+from owlrl.experiments.results import Result, is_done, make_directory, write_result
 from owlrl.experiments.training import run_experiment
 
 __all__ = ["Attempt", "Backend", "attempt", "run_all", "unfinished"]
@@ -95,9 +96,12 @@ def run_all(
     if backend not in ("loky", "dask"):
         raise OwlValueError(f"run_all: backend is {backend!r}; expected 'loky' or 'dask'")
     if (backend == "dask") != (scheduler is not None):
-        raise OwlValueError("run_all: backend 'dask' and the address of its scheduler go together")
+        raise OwlValueError(
+            f"run_all: backend is {backend!r} and scheduler {scheduler!r}; 'dask' and an address go together"
+        )
     todo = unfinished(runs, directory)
     attempts: list[Attempt] = []
+    make_directory(directory)
     with _bar(len(todo), progress) as bar, closing(_attempts(todo, jobs, scheduler)) as found:
         for done in found:
             if done.result is not None:
@@ -117,14 +121,27 @@ def _attempts(todo: list[Run], jobs: int, scheduler: str | None) -> Generator[At
         yield from _parallel(joblib, todo, backend="loky", n_jobs=jobs)
         return
     distributed = optional("distributed", extra="cluster", what="backend 'dask'")
-    with distributed.Client(scheduler) as client:
+    try:
+        client = distributed.Client(scheduler)
+    except (ValueError, OSError) as error:
+        raise OwlValueError(
+            f"run_all: scheduler is {scheduler!r}, where no cluster answers ({error}); expected an address "
+            "such as tcp://host:8786"
+        ) from error
+    with client:
         yield from _parallel(joblib, todo, backend="dask", client=client)
 
 
 def _parallel(joblib: Any, todo: list[Run], **settings: Any) -> Generator[Attempt, None, None]:
     with joblib.parallel_config(**settings):
         parallel = joblib.Parallel(return_as="generator_unordered", batch_size=1)
-        yield from parallel(joblib.delayed(attempt)(run) for run in todo)
+        try:
+            yield from parallel(joblib.delayed(attempt)(run) for run in todo)
+        except BrokenProcessPool as error:
+            raise OwlStateError(
+                "run_all: a process was killed, as happens where memory is short; what is finished is kept: "
+                "go on with the same call, perhaps with fewer jobs"
+            ) from error
 
 
 def _done(directory: str | os.PathLike[str], run: Run) -> bool:

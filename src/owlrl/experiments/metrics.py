@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from owlrl.errors import OwlValueError
+from owlrl.errors import OwlValueError, int_problem
 
 __all__ = [
     "Interval",
@@ -87,6 +87,8 @@ def forgetting(rows: Rows, spans: Spans) -> float:
     >>> forgetting(rows, {"left": (0, 1), "right": (1, 2)})
     0.25
     """
+    if not spans:
+        raise OwlValueError("forgetting: spans are empty; expected when each task was trained")
     table = _by_step("forgetting", rows)
     last = table[max(table)]
     lost = []
@@ -130,6 +132,8 @@ def forward_transfer(rows: Rows, spans: Spans, reference: Mapping[str, float]) -
     >>> forward_transfer([(1, "left", 0.5), (2, "left", 1.0)], {"left": (0, 2)}, {"left": 0.5})
     0.5
     """
+    if missing := [task for task in spans if task not in reference]:
+        raise OwlValueError(f"forward_transfer: reference lacks {', '.join(missing)}; expected every task")
     table = list(rows)
     gains = [
         (mean_score(table, task, span) - reference[task]) / (1.0 - reference[task])
@@ -196,10 +200,12 @@ def iqm(scores: npt.ArrayLike) -> FloatArray:
     >>> float(iqm([0.0, 0.5, 0.7, 9.0]))
     0.6
     """
-    ordered = np.sort(np.asarray(scores, dtype=np.float64), axis=-1)
+    ordered = np.sort(np.atleast_1d(np.asarray(scores, dtype=np.float64)), axis=-1)
     count = ordered.shape[-1]
     if count == 0:
         raise OwlValueError("iqm: scores are empty; expected at least one")
+    if np.isnan(ordered).any():
+        raise OwlValueError("iqm: some scores are NaN; expected numbers")
     cut = count // 4
     middle: FloatArray = ordered[..., cut : count - cut].mean(axis=-1)
     return middle
@@ -255,6 +261,10 @@ def stratified_bootstrap(
     table = np.asarray(scores, dtype=np.float64)
     if table.ndim != 2 or not table.size:
         raise OwlValueError(f"stratified_bootstrap: scores have shape {table.shape}; expected (seeds, tasks)")
+    if not 0 < level < 1:
+        raise OwlValueError(f"stratified_bootstrap: level is {level!r}; expected a number between 0 and 1")
+    if problem := int_problem("resamples", resamples):
+        raise OwlValueError(f"stratified_bootstrap: {problem}")
     seeds, tasks = table.shape
     drawn = np.random.default_rng(seed).integers(seeds, size=(resamples, seeds, tasks))
     resampled = table[drawn, np.arange(tasks)]

@@ -24,7 +24,7 @@ from owlrl.experiments._style import count
 from owlrl.experiments.control import ControlSession, load_session
 from owlrl.experiments.frames import Recording, frame_strip, record_episode, write_gif
 from owlrl.experiments.plots import head_probabilities, learning_curves
-from owlrl.experiments.policies import ORACLE
+from owlrl.experiments.policies import LEAST_TRIED, ORACLE
 from owlrl.experiments.results import Result, read_result
 from owlrl.experiments.session import Session
 from owlrl.experiments.summary import Group
@@ -60,7 +60,7 @@ def write_report(
     >>> row = {"kind": "evaluation", "policy": "oracle", "set": "seen", "task": "a", "success": 1.0}
     >>> directory = tempfile.mkdtemp()
     >>> _ = write_result(directory, Result(Run("SC2"), [row], {}))
-    >>> "1.00 [1.00, 1.00]" in write_report(directory).read_text(encoding="utf-8")
+    >>> ">1.00</td>" in write_report(directory).read_text(encoding="utf-8")
     True
     """
     raise_problems("write_report", filter(None, [int_problem("episodes", episodes, least=0)]))
@@ -68,9 +68,11 @@ def write_report(
         optional(module, extra="plots", what="a report")
     source = Path(directory)
     results, unreadable = _read(source)
-    body = list(_page(source, results, unreadable, episodes))
     target = source / "report.html" if output is None else Path(output)
+    if target.is_dir():
+        raise OwlValueError(f"write_report: output is {target}, a directory; expected a file's name")
     target.parent.mkdir(parents=True, exist_ok=True)
+    body = list(_page(source, results, unreadable, episodes))
     write_atomically(target, _html.page(f"owlrl: {source.name or source}", body).encode("utf-8"))
     return target
 
@@ -189,7 +191,7 @@ class _Method:
 
     def _recorded(self, session: Session | ControlSession) -> Iterator[str]:
         policy = self._best(self.group.policies()) or ORACLE
-        told = "told the task" if policy == ORACLE else "not told the task"
+        told = "told the task" if policy.startswith(ORACLE) else "not told the task"
         about = f"{policy}, {told}" if session.run.recipe.heads else "one head for all tasks"
         for task in _some(list(session.heads), self.episodes):
             recording = record_episode(session, task, policy=policy)
@@ -212,7 +214,7 @@ class _Method:
         scores = {
             policy: self.group.scores(policy).mean() if policy in evaluated else 0.0
             for policy in policies
-            if "+" in policy  # selector+evidence
+            if "+" in policy.removesuffix(LEAST_TRIED)  # selector+evidence
         }
         return max(scores, key=lambda policy: scores[policy]) if scores else None
 

@@ -60,10 +60,25 @@ def result_path(directory: str | os.PathLike[str], run: Run) -> Path:
     return Path(directory) / f"{run.id}.jsonl"
 
 
+def make_directory(directory: str | os.PathLike[str]) -> None:
+    """Make a directory for results, before anything is done that belongs there.
+
+    >>> from owlrl.experiments.results import make_directory
+    >>> make_directory(__file__)
+    Traceback (most recent call last):
+    ...
+    owlrl.errors.OwlValueError: output is ...results.py, which is a file; expected a directory
+    """
+    try:
+        Path(directory).mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise OwlValueError(f"output is {directory}, which is a file; expected a directory") from error
+
+
 def write_result(directory: str | os.PathLike[str], result: Result) -> Path:
     """Write a result beside its final place, flush it to disk, then move it there.
 
-    The first line is ``{"format": …, "run": …, "info": …}``, every further line a row.
+    The first line is ``{"format": …, "run": …, "info": …, "rows": …}``, every further line one of the rows.
 
     >>> import tempfile
     >>> from owlrl.experiments import Result, Run, read_result, write_result
@@ -73,7 +88,7 @@ def write_result(directory: str | os.PathLike[str], result: Result) -> Path:
     """
     path = result_path(directory, result.run)
     path.parent.mkdir(parents=True, exist_ok=True)
-    head = {"format": FORMAT, "run": result.run.to_json(), "info": result.info}
+    head = {"format": FORMAT, "run": result.run.to_json(), "info": result.info, "rows": len(result.rows)}
     text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in (head, *result.rows))
     write_atomically(path, text.encode("utf-8"))
     return path
@@ -92,11 +107,15 @@ def read_result(path: str | os.PathLike[str]) -> Result:
         head, *rows = [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines()]
         if head["format"] != FORMAT:
             raise ValueError(f"its format is {head['format']!r}")
+        if head.get("rows", len(rows)) != len(rows):
+            raise ValueError(f"it has {len(rows)} of {head['rows']} rows")
+        if not all(isinstance(row, dict) for row in rows):
+            raise ValueError("it has rows that are no objects")
         return Result(Run.from_json(head["run"]), rows, head["info"])
     except OSError as error:
         raise OwlValueError(f"read_result: {path} is no result ({error.strerror})") from error
     except (ValueError, KeyError, TypeError, OwlError) as error:
-        raise OwlValueError(f"read_result: {path} is no result ({error})") from error
+        raise OwlValueError(f"read_result: {path} is no result ({error}); remove it to go on") from error
 
 
 def is_done(directory: str | os.PathLike[str], run: Run) -> bool:
@@ -138,9 +157,15 @@ def environment() -> dict[str, Any]:
 
 def _revision() -> str | None:
     """Commit of the source, with "-dirty" if it was changed since; None outside a repository."""
-    command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    package = Path(owlrl.__file__).resolve().parent
     try:
-        done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=10)
-    except (OSError, subprocess.TimeoutExpired):
+        if Path(_git("rev-parse", "--show-toplevel")) != package.parents[1]:
+            return None  # installed inside of somebody else's repository
+        return _git("describe", "--always", "--dirty", "--abbrev=12", "--exclude=*")
+    except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _git(*command: str) -> str:
+    settings: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 10, "check": True}
+    return str(subprocess.run(["git", *command], cwd=Path(__file__).parent, **settings).stdout).strip()

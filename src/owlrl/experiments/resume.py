@@ -43,7 +43,10 @@ class Resume:
         """Put the session where it was and return what was kept beside it; nothing if there is no file."""
         if self.path is None or not self.path.is_file():
             return {}
-        state = load_state(self.path)
+        try:
+            state = load_state(self.path)
+        except OwlValueError as error:
+            raise OwlValueError(f"Resume: {error}; remove it to begin anew") from error
         if not isinstance(state, dict) or state.get("run") != session.run.to_json():
             raise OwlValueError(f"Resume: {self.path} is of another run; remove it to begin anew")
         session.load_state_dict(state["session"])

@@ -30,7 +30,7 @@ from owlrl.experiments.episodes import Lanes, greedy_success
 from owlrl.experiments.evidence import EvidenceSet, make_evidence
 from owlrl.experiments.methods import Method
 from owlrl.experiments.policies import ORACLE, SELECTORS, parse_policy
-from owlrl.experiments.tasks import table_of
+from owlrl.experiments.tasks import resolve_unseen, table_of, tables_of
 from owlrl.learners import DQN, DQNConfig
 from owlrl.least_tried import LeastTried
 from owlrl.protocols import OffPolicyLearner
@@ -129,6 +129,11 @@ class Session:
         if not parse_policy(name).least_tried:
             return policy
         return LeastTried(policy, self.agent.num_actions, seed=self.run.seed)
+
+    def unseen(self, text: str) -> dict[str, Table]:
+        """Levels that are none of those trained on, e.g. ``"S9N1:100"``."""
+        levels = resolve_unseen(text, self.run.specs, num_actions=self.agent.num_actions)
+        return tables_of(levels, goal_scale=self.run.preset.goal_scale)
 
     def lanes(self, tables: Sequence[Table], copies: int) -> Lanes:
         """Where episodes for an evaluation run."""

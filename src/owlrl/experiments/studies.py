@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from owlrl.errors import OwlValueError
 from owlrl.experiments.config import Run
 from owlrl.experiments.fanout import Attempt, Backend, run_all
 from owlrl.experiments.methods import METHODS
-from owlrl.experiments.results import load_results
+from owlrl.experiments.results import load_results, read_result, result_path
 from owlrl.experiments.tables import markdown_tables
 
 __all__ = ["STUDIES", "Study", "reproduce", "study_runs", "study_table"]
@@ -194,6 +195,8 @@ def reproduce(
     owlrl.errors.OwlValueError: reproduce: seeds is 0; expected an int >= 1
     """
     runs = study_runs(name, seeds=seeds)
-    list(load_results(directory))  # what is no result is refused now, not after hours
+    own = {result_path(directory, run) for run in runs}
+    for path in set(Path(directory).glob("*.jsonl")) - own:  # what is damaged of its own is done again
+        read_result(path)  # what is no result is refused now, not after hours
     attempts = run_all(runs, directory, jobs=jobs, backend=backend, scheduler=scheduler, progress=progress)
     return study_table(runs, directory), attempts

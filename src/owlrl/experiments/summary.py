@@ -26,21 +26,26 @@ from owlrl.experiments.results import Result
 __all__ = ["Estimate", "Group", "Quartiles", "group_by_run", "single_task_scores"]
 
 FloatArray = npt.NDArray[np.float64]
+BASE = ("learner", "overrides", "arguments", "num_envs")  # tasks and base learner, without the method
 
 
 class Estimate(NamedTuple):
-    """An interquartile mean over seeds with its 95 % interval.
+    """An interquartile mean over seeds with its 95 % interval; of one seed there is none.
 
     >>> from owlrl.experiments.metrics import Interval
     >>> from owlrl.experiments.summary import Estimate
     >>> str(Estimate(0.95, Interval(0.9, 1.0)))
     '0.95 [0.90, 1.00]'
+    >>> str(Estimate(0.95, None))
+    '0.95'
     """
 
     value: float
-    interval: Interval
+    interval: Interval | None
 
     def __str__(self) -> str:
+        if self.interval is None:
+            return f"{self.value:.2f}"
         return f"{self.value:.2f} [{self.interval.low:.2f}, {self.interval.high:.2f}]"
 
 
@@ -113,7 +118,8 @@ class Group:
     def estimate(self, policy: str, *, label: str = "seen") -> Estimate:
         """Interquartile mean over seeds of the mean over tasks, with its interval."""
         scores = self.scores(policy, label=label)
-        return Estimate(float(iqm_over_seeds(scores)), stratified_bootstrap(scores))
+        interval = stratified_bootstrap(scores) if len(scores) > 1 else None
+        return Estimate(float(iqm_over_seeds(scores)), interval)
 
     def quartiles(self, policy: str, *, label: str = "seen") -> Quartiles:
         """Over seeds, of the mean over tasks."""
@@ -122,6 +128,11 @@ class Group:
     def cumulative(self, policy: str) -> Quartiles | None:
         """Of the cumulative performance; None if the policy was not followed through training."""
         curves = [_curve(result, policy) for result in self.results]
+        return Quartiles.of([cumulative_performance(curve) for curve in curves]) if all(curves) else None
+
+    def after_each_task(self, policy: str) -> Quartiles | None:
+        """Of the mean over the ends of all trainings; None if the policy was not asked there."""
+        curves = [_at_ends(_curve(result, policy), result) for result in self.results]
         return Quartiles.of([cumulative_performance(curve) for curve in curves]) if all(curves) else None
 
     def forgetting(self) -> float | None:
@@ -159,11 +170,14 @@ def group_by_run(results: Iterable[Result]) -> list[Group]:
     >>> [len(group.results) for group in group_by_run(results)]
     [2, 2]
     """
-    groups: dict[str, list[Result]] = {}
+    groups: dict[str, dict[int, Result]] = {}
     for result in results:
         key = json.dumps(replace(result.run, seed=0, unseen=()).to_json(), sort_keys=True)
-        groups.setdefault(key, []).append(result)
-    return [Group(tuple(sorted(found, key=lambda r: r.run.seed))) for found in groups.values()]
+        seeds = groups.setdefault(key, {})
+        other = seeds.setdefault(result.run.seed, result)
+        if len(result.run.unseen) > len(other.run.unseen):  # the same training, asked more
+            seeds[result.run.seed] = result
+    return [Group(tuple(found[seed] for seed in sorted(found))) for found in groups.values()]
 
 
 def single_task_scores(groups: Sequence[Group], like: Run) -> dict[str, float]:
@@ -180,7 +194,7 @@ def single_task_scores(groups: Sequence[Group], like: Run) -> dict[str, float]:
     for group in sorted(groups, key=lambda group: group.run.method == like.method):
         run = group.run
         spans = _spans(group.results[0])
-        same = (run.learner, run.overrides) == (like.learner, like.overrides)
+        same = all(getattr(run, name) == getattr(like, name) for name in BASE)
         if len(spans) == 1 and run.rounds == 1 and same:
             (task,) = spans
             if run.frames_of(task) == like.frames_of(task):
@@ -191,6 +205,11 @@ def single_task_scores(groups: Sequence[Group], like: Run) -> dict[str, float]:
 
 def _curve(result: Result, policy: str) -> list[tuple[int, str, float]]:
     return [(row["step"], row["task"], row["score"]) for row in result.select("score", policy=policy)]
+
+
+def _at_ends(curve: list[tuple[int, str, float]], result: Result) -> list[tuple[int, str, float]]:
+    ends = {row["end"] for row in result.select("training")}
+    return [row for row in curve if row[0] in ends]
 
 
 def _spans(result: Result) -> dict[str, tuple[int, int]]:

@@ -8,6 +8,7 @@ from owlrl.experiments._markdown import DASH
 from owlrl.experiments._markdown import number as _number
 from owlrl.experiments._markdown import table as _table
 from owlrl.experiments.control_tables import control_section
+from owlrl.experiments.metrics import regret
 from owlrl.experiments.policies import ORACLE
 from owlrl.experiments.results import Result
 from owlrl.experiments.summary import Group, group_by_run, single_task_scores
@@ -16,6 +17,7 @@ __all__ = ["markdown_tables", "result_text", "sections"]
 
 FOLLOWED = (ORACLE, "hedge+model", "released+td-raw")
 SUCCESS = ("seeds", "success", "worst seed")
+WIDEST = 12  # tasks side by side in a plain table
 
 
 def markdown_tables(results: Iterable[Result], *, reference: Iterable[Result] = ()) -> str:
@@ -35,7 +37,7 @@ def markdown_tables(results: Iterable[Result], *, reference: Iterable[Result] = 
     ...     print(line)
     | method | policy | seeds | success | worst seed | worst task | right head | steps | regret |
     | --- | --- | --- | --- | --- | --- | --- | --- | --- |
-    | owl-memory | oracle | 1 | 1.00 [1.00, 1.00] | 1.00 | 1.00 | – | – | – |
+    | owl-memory | oracle | 1 | 1.00 | 1.00 | 1.00 | – | – | – |
     """
     alone = group_by_run(reference)
     return "\n".join(_section(title, groups, alone) for title, groups in sections(results).items())
@@ -56,28 +58,45 @@ def sections(results: Iterable[Result]) -> dict[str, list[Group]]:
     return found
 
 
-def result_text(result: Result, *, label: str = "seen") -> str:
-    """One result as a plain table: share of episodes solved (or mean return), per policy and task.
+def result_text(result: Result) -> str:
+    """One result as plain tables: share of episodes solved (or mean return), per policy and task.
+
+    Other sets than the tasks that were trained follow, and failures in a row of episodes.
 
     >>> from owlrl.experiments import Result, Run
     >>> from owlrl.experiments.tables import result_text
     >>> row = {"kind": "evaluation", "policy": "oracle", "set": "seen", "task": "left", "success": 0.5}
     >>> print(result_text(Result(Run("SC2"), [row], {})))
-                            left    mean
-    oracle                  0.50    0.50
+                              left      mean
+    oracle                    0.50      0.50
     """
+    labels = dict.fromkeys(["seen", *(row["set"] for row in result.select("evaluation"))])
+    texts = [(label, _set_text(result, label)) for label in labels]
+    failures: dict[str, list[float]] = {}
+    for row in result.select("in-a-row"):
+        failures.setdefault(row["policy"], []).append(row["failures"])
+    if failures:
+        lines = [f"{policy:20}{sum(found) / len(found):10.2f}" for policy, found in failures.items()]
+        texts.append((f"failures in {result.run.consecutive} episodes in a row", "\n".join(lines)))
+    return "\n\n".join(text if label == "seen" else f"{label}:\n{text}" for label, text in texts if text)
+
+
+def _set_text(result: Result, label: str) -> str:
     rows = result.select("evaluation", set=label)
+    if not rows:
+        return ""
     tasks = list(dict.fromkeys(row["task"] for row in rows))
-    width = max(8, *(len(task) + 2 for task in tasks)) if tasks else 8
+    shown = tasks if len(tasks) <= WIDEST else []  # of a hundred levels the mean will do
+    width = max(10, *(len(task) + 2 for task in tasks))
     policies = list(dict.fromkeys(row["policy"] for row in rows))
-    first = max(20, *(len(policy) for policy in policies)) if policies else 20
-    lines = [" " * first + "".join(f"{task:>{width}}" for task in tasks) + "    mean"]
+    first = max(20, *(len(policy) for policy in policies))
+    lines = [" " * first + "".join(f"{task:>{width}}" for task in shown) + "      mean"]
     for policy in policies:
         scores = {row["task"]: row[result.run.measure] for row in rows if row["policy"] == policy}
         cells = "".join(
-            f"{scores[task]:{width}.2f}" if task in scores else f"{DASH:>{width}}" for task in tasks
+            f"{scores[task]:{width}.2f}" if task in scores else f"{DASH:>{width}}" for task in shown
         )
-        lines.append(f"{policy:{first}}{cells}{sum(scores.values()) / len(scores):8.2f}")
+        lines.append(f"{policy:{first}}{cells}{sum(scores.values()) / len(scores):10.2f}")
     return "\n".join(lines)
 
 
@@ -132,27 +151,30 @@ def _identification(group: Group, policy: str) -> list[str]:
     return [
         f"{group.mean_of('identified', policy):.2f}",
         f"{group.mean_of('steps_to_identify', policy):.1f}",
-        f"{group.scores(ORACLE).mean() - group.scores(policy).mean():.2f}",
+        f"{regret(group.scores(ORACLE), group.scores(policy)):.2f}",
     ]
 
 
 def _learning(groups: Sequence[Group], alone: Sequence[Group]) -> str:
     """A row per method."""
     about = (
-        "As in the paper: median over seeds (75 %, 25 %) of the mean over tasks; final, then cumulative. "
-        "Forgetting and forward transfer as in Continual World, the head told. Minutes are those of training "
-        "one seed."
+        "As in the paper: median over seeds (75 %, 25 %) of the mean over the tasks so far; at the end, "
+        "cumulative over all of training, and on average after each task. Forgetting and forward transfer as "
+        "in Continual World, the head told. Minutes are those of training one seed."
     )
     rows = []
     for group in groups:
         cells = []
         for policy in FOLLOWED:
-            final = str(group.quartiles(policy)) if policy in group.policies() else DASH
-            cells += [final, str(group.cumulative(policy) or DASH)]
+            cells.append(str(group.quartiles(policy)) if policy in group.policies() else DASH)
+            if policy == ORACLE:
+                cells.append(str(group.cumulative(policy) or DASH))
+            cells.append(str(group.after_each_task(policy) or DASH))
         gain = group.forward_transfer(single_task_scores(alone, group.run))
         numbers = (_number(group.forgetting()), _number(gain), _number(group.minutes(), 1))
         rows.append((group.label, *cells, *numbers))
-    header = [f"{policy} {what}" for policy in FOLLOWED for what in ("final", "cumulative")]
+    header = [f"{ORACLE} final", "cumulative", "after each task"]
+    header += [f"{policy} {what}" for policy in FOLLOWED[1:] for what in ("final", "after each task")]
     return about + "\n\n" + _table(("method", *header, "forgetting", "forward transfer", "minutes"), rows)
 
 

@@ -25,6 +25,8 @@ from owlrl.envs import (
 from owlrl.envs.task_sets import PENDULUM
 from owlrl.errors import OwlError, OwlValueError
 
+TAKEN = ("level", "arms", "task", "angle")  # what tells the tasks of a set apart
+
 __all__ = [
     "canonical_name",
     "is_control",
@@ -53,6 +55,8 @@ def resolve_tasks(text: str, arguments: Mapping[str, Any] | None = None) -> dict
     ['pendulum+90', 'pendulum-90']
     """
     chosen = dict(arguments or {})
+    if taken := [name for name in TAKEN if name in chosen]:
+        raise OwlValueError(f"arguments has {', '.join(taken)}; expected others: each task has its own")
     if (name := canonical_name(text)) in TASK_SETS:
         return task_set(name, **chosen)
     env_id, colon, numbers = text.rpartition(":")
@@ -116,7 +120,9 @@ def canonical_name(text: str) -> str:
     return {name.lower(): name for name in TASK_SETS}.get(text.lower(), text)
 
 
-def resolve_unseen(text: str, trained: Mapping[str, TaskSpec]) -> dict[str, TaskSpec]:
+def resolve_unseen(
+    text: str, trained: Mapping[str, TaskSpec], *, num_actions: int = 3
+) -> dict[str, TaskSpec]:
     """Levels that are none of those trained on: ``"kind:number"``, see `owlrl.envs.unseen_levels`.
 
     >>> from owlrl.experiments import resolve_tasks, resolve_unseen
@@ -124,9 +130,7 @@ def resolve_unseen(text: str, trained: Mapping[str, TaskSpec]) -> dict[str, Task
     3
     """
     kind, number = parse_unseen(text)
-    actions = {spec.kwargs["num_actions"] for spec in trained.values() if "num_actions" in spec.kwargs}
-    more = {"num_actions": max(actions)} if actions else {}
-    return unseen_levels(kind, number, exclude=trained.values(), **more)
+    return unseen_levels(kind, number, exclude=trained, num_actions=num_actions)
 
 
 def parse_unseen(text: str) -> tuple[str, int]:
@@ -155,8 +159,14 @@ def table_of(spec: TaskSpec, *, goal_scale: float = 1.0) -> Table:
     except OwlError:
         raise
     except (TypeError, gymnasium.error.Error) as error:
-        # the environment's own objection, e.g. to an argument that it does not have
-        raise OwlValueError(f"{spec!r} cannot be made: {error}") from error
+        raise _objection(spec, error) from error
+
+
+def _objection(spec: TaskSpec, error: Exception) -> OwlValueError:
+    """What an environment has against its arguments, e.g. one that it does not have."""
+    return OwlValueError(
+        f"{spec!r} cannot be made: {error}; levels are those of owlrl/SimpleCrossing-v0 and owlrl/DoorKey-v0"
+    )
 
 
 def tables_of(specs: Mapping[str, TaskSpec], *, goal_scale: float = 1.0) -> dict[str, Table]:
@@ -179,8 +189,13 @@ def tables_of(specs: Mapping[str, TaskSpec], *, goal_scale: float = 1.0) -> dict
 def _layout(spec: TaskSpec) -> Hashable:
     """What two levels of one environment have in common if they are the same."""
     others = tuple(item for item in spec.arguments if item[0] != "level")
-    base = spec(disable_env_checker=True).unwrapped
-    assert isinstance(base, MiniGridEnv)
+    try:
+        base = spec(disable_env_checker=True).unwrapped
+    except OwlError:
+        raise
+    except (TypeError, gymnasium.error.Error) as error:
+        raise _objection(spec, error) from error
+    assert isinstance(base, MiniGridEnv)  # of what else takes a level
     base.reset()
     grid = base.grid.encode()
     return spec.env_id, others, grid.shape, grid.tobytes(), tuple(base.agent_pos), int(base.agent_dir)

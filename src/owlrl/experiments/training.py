@@ -17,7 +17,6 @@ from owlrl.experiments.policies import ORACLE
 from owlrl.experiments.results import Result, environment
 from owlrl.experiments.resume import Resume
 from owlrl.experiments.session import Session
-from owlrl.experiments.tasks import resolve_unseen, tables_of
 from owlrl.learners import DQN, SAC
 
 __all__ = ["Curve", "evaluate_session", "repeatable", "run_experiment", "train"]
@@ -121,9 +120,9 @@ def evaluate_session(session: AnySession) -> list[Row]:
             session, session.tables, run.acting, consecutive=run.consecutive, episodes=run.episodes
         )
         rows += found
-    for text in run.unseen:
-        levels = tables_of(resolve_unseen(text, run.specs), goal_scale=run.preset.goal_scale)
-        rows += evaluate(session, levels, run.acting, episodes=run.episodes, label=text)
+    if isinstance(session, Session):
+        for text in run.unseen:
+            rows += evaluate(session, session.unseen(text), run.acting, episodes=run.episodes, label=text)
     return rows
 
 

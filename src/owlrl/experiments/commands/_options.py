@@ -51,10 +51,14 @@ def say(quiet: bool, *texts: str) -> None:
 
 
 def print_json(result: Result, **more: object) -> None:
-    """One line: mean success (or return) per policy, and all evaluations."""
+    """One line: mean success (or return) per policy, of trained tasks and of other sets; all evaluations."""
     rows = [row for row in result.rows if row["kind"] in ("evaluation", "in-a-row")]
-    scores: dict[str, list[float]] = {}
-    for row in result.select("evaluation", set="seen"):
-        scores.setdefault(row["policy"], []).append(row[result.run.measure])
-    means = {policy: sum(found) / len(found) for policy, found in scores.items()}
-    print(json.dumps({"id": result.run.id, result.run.measure: means, **more, "rows": rows}))
+    scores: dict[str, dict[str, list[float]]] = {"seen": {}}
+    for row in result.select("evaluation"):
+        scores.setdefault(row["set"], {}).setdefault(row["policy"], []).append(row[result.run.measure])
+    means = {
+        label: {policy: sum(found) / len(found) for policy, found in by_policy.items()}
+        for label, by_policy in scores.items()
+    }
+    summary = {result.run.measure: means.pop("seen"), "others": means}
+    print(json.dumps({"id": result.run.id, **summary, **more, "rows": rows}))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from owlrl.envs import Table
 from owlrl.errors import OwlValueError, int_problem
 from owlrl.experiments.commands._options import named_values, print_json, say, task_text
 from owlrl.experiments.control import ControlSession, load_session
@@ -43,6 +44,8 @@ class Evaluate:
     arguments: tuple[str, ...] = ()
     """arguments of the environments, e.g. breadcrumbs=true; beside those of the training if no tasks are
     given"""
+    unseen: tuple[str, ...] = ()
+    """levels for generalisation as well, e.g. S9N1:100"""
     policies: tuple[str, ...] = ()
     """how to act, e.g. oracle hedge+td; as in training if left out"""
     episodes: int = 16
@@ -57,20 +60,38 @@ class Evaluate:
         if problem := int_problem("episodes", self.episodes):
             raise OwlValueError(problem)
         session = load_session(self.checkpoint)
-        tasks = self._tasks(session)
-        run = replace(session.run, policies=self.policies) if self.policies else session.run
+        sets = self._sets(session)
+        run = replace(session.run, policies=self.policies or session.run.policies, unseen=self.unseen)
+        rows = []
         with repeatable(run.seed):
-            rows = evaluate(session, tasks, run.acting, episodes=self.episodes)
+            for label, tasks in sets.items():
+                rows += evaluate(session, tasks, run.acting, episodes=self.episodes, label=label)
         if not rows:
             raise OwlValueError(
                 f"policies are {run.acting}, which need a head that is told, and none has learned "
-                f"{', '.join(tasks)}; expected others, e.g. --policies random"
+                f"{', '.join(task for tasks in sets.values() for task in tasks)}; expected others, e.g. "
+                "--policies random"
             )
         result = Result(session.run, rows, environment())
         say(self.json, result_text(result))
         if self.json:
             print_json(result)
         return 0
+
+    def _sets(self, session: Session | ControlSession) -> dict[str, Mapping[str, Any]]:
+        """What to play, apart: what was trained, other tasks, and levels for generalisation."""
+        tasks, trained = self._tasks(session), session.tasks
+        known = {name: task for name, task in tasks.items() if _same(task, trained.get(name))}
+        # A task that only has the name of one that was trained must not be taken for it.
+        others = {
+            f"other {name}" if name in trained else name: task
+            for name, task in tasks.items()
+            if name not in known
+        }
+        sets: dict[str, Mapping[str, Any]] = {"seen": known, "others": others}
+        if isinstance(session, Session):
+            sets |= {text: session.unseen(text) for text in self.unseen}
+        return {label: tasks for label, tasks in sets.items() if tasks}
 
     def _tasks(self, session: Session | ControlSession) -> Mapping[str, Any]:
         """Those that were trained, or the like."""
@@ -94,3 +115,10 @@ class Evaluate:
                 f"many, e.g. --arguments num_actions={trained}"
             )
         return tables
+
+
+def _same(task: Any, trained: Any) -> bool:
+    """Whether two tasks are one: both tables, or both descriptions of an environment."""
+    if isinstance(task, Table) and isinstance(trained, Table):
+        return task is trained or task.name == trained.name
+    return bool(task == trained)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from owlrl.experiments.commands._options import named_values, print_json, say, task_text
 from owlrl.experiments.config import Run
 from owlrl.experiments.fanout import unfinished
-from owlrl.experiments.results import read_result, result_path, write_result
+from owlrl.experiments.results import make_directory, read_result, result_path, write_result
 from owlrl.experiments.tables import result_text
 from owlrl.experiments.tasks import is_control
 from owlrl.experiments.training import run_experiment
@@ -95,7 +95,7 @@ class Train:
             say(self.json, f"{path} is there already")
             result = read_result(path)
         else:
-            self.output.mkdir(parents=True, exist_ok=True)
+            make_directory(self.output)
             part = self.output / f"{run.id}.part"
             if part.is_file():
                 say(self.json, f"going on from {part}")
