@@ -16,9 +16,10 @@ is filled from the results in the directory; the tests compare the page with it.
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 
-from owlrl.experiments import study_runs, study_table
+from owlrl.experiments import Result, load_results, study_runs, study_table
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "results.md"
@@ -29,10 +30,16 @@ PRINTED = re.compile(
 )
 
 
+@cache
+def results_in(directory: str) -> list[Result]:
+    """All results of a directory, read once."""
+    return list(load_results(ROOT / directory))
+
+
 def printed(command: re.Match[str]) -> str:
     """What the command prints when all of its runs are there."""
     runs = study_runs(command["study"], seeds=int(command["seeds"]))
-    return study_table(runs, ROOT / command["directory"])
+    return study_table(runs, results_in(command["directory"]))
 
 
 def filled(page: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from owlrl.errors import OwlValueError
 from owlrl.experiments.config import Run
 from owlrl.experiments.fanout import Attempt, Backend, run_all
 from owlrl.experiments.methods import METHODS
-from owlrl.experiments.results import load_results, read_result, result_path
+from owlrl.experiments.results import Result, load_results, read_result, result_path
 from owlrl.experiments.tables import markdown_tables
 
 __all__ = ["STUDIES", "Study", "reproduce", "study_runs", "study_table"]
@@ -164,14 +164,14 @@ def study_runs(name: str, *, seeds: int) -> list[Run]:
     return [run for seed in range(seeds) for run in STUDIES[name].make(seed)]
 
 
-def study_table(runs: Sequence[Run], directory: str | os.PathLike[str]) -> str:
-    """Markdown tables of those runs that have a result; single-task results beside them serve as reference.
+def study_table(runs: Sequence[Run], results: Iterable[Result]) -> str:
+    """Markdown tables of those runs that are among the results; single-task results there are a reference.
 
-    >>> from owlrl.experiments import study_runs, study_table
-    >>> study_table(study_runs("sc3", seeds=1), "nowhere")
+    >>> from owlrl.experiments import load_results, study_runs, study_table
+    >>> study_table(study_runs("sc3", seeds=1), load_results("nowhere"))
     ''
     """
-    found = {result.run.id: result for result in load_results(directory)}
+    found = {result.run.id: result for result in results}
     there = [found[run.id] for run in runs if run.id in found]
     return markdown_tables(there, reference=found.values())
 
@@ -199,4 +199,4 @@ def reproduce(
     for path in set(Path(directory).glob("*.jsonl")) - own:  # what is damaged of its own is done again
         read_result(path)  # what is no result is refused now, not after hours
     attempts = run_all(runs, directory, jobs=jobs, backend=backend, scheduler=scheduler, progress=progress)
-    return study_table(runs, directory), attempts
+    return study_table(runs, load_results(directory)), attempts
