@@ -89,6 +89,7 @@ def solved(policy_or_agent, table, episodes=32):
 
 plain = DQN(tasks["goal 0"], seed=0)
 for env in tasks.values():
+    plain.epsilon.load_state_dict({"seen": 0})  # it explores anew in each task
     plain.learn(FRAMES, env=env)
 print({name: solved(plain, table) for name, table in tables.items()})
 
