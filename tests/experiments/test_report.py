@@ -148,6 +148,12 @@ def test_names_are_text_and_nothing_else(tmp_path):
     assert "<img src=x>.jsonl is no result" in page.text
 
 
+def test_a_directory_is_no_place_for_the_page(tmp_path):
+    write_result(tmp_path, Result(Run("SC2"), [evaluation("oracle", "a", 1.0)], {}))
+    with pytest.raises(OwlValueError, match="a directory; expected a file's name"):
+        write_report(tmp_path, tmp_path)
+
+
 def test_partial_results_give_what_they_have(tmp_path):
     write_result(tmp_path, Result(Run("SC2"), [], {}))
     assert read(write_report(tmp_path)).kinds() == (0, 0)

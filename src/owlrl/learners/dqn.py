@@ -250,7 +250,8 @@ def _check_replay(replay: Any, config: DQNConfig) -> None:
 
 def _check_trunk(trunk: nn.Module, feature_dim: int, space: Any) -> None:
     """Try the trunk on an observation of zeros."""
-    seen = _cast(torch.zeros(1, *space.shape, dtype=torch.from_numpy(np.zeros(0, space.dtype)).dtype))
+    device = next((parameter.device for parameter in trunk.parameters()), None)
+    seen = _cast(torch.as_tensor(np.zeros((1, *space.shape), space.dtype), device=device))
     kind = f"{tuple(seen.shape)} of {seen.dtype}"
     try:
         with torch.no_grad(), eval_mode(trunk):
