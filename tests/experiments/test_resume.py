@@ -98,9 +98,7 @@ def test_the_file_of_another_run_is_refused(make, other, tmp_path):
 def test_a_damaged_file_is_named_with_what_to_do(tmp_path):
     path = tmp_path / "x.part"
     path.write_bytes(b"half")
-    with pytest.raises(
-        OwlValueError, match=r"x\.part is not a readable checkpoint.*; remove it to begin anew"
-    ):
+    with pytest.raises(OwlValueError, match=r"x\.part is not a readable checkpoint.*; remove it"):
         Resume(path).load(Session(tiny()))
 
 

@@ -43,7 +43,7 @@ def control_section(title: str, groups: Sequence[Group], alone: Sequence[Group] 
     rows = [_separate(found, tasks)] if (found := _trained_alone(groups[0], tasks, alone)) else []
     rows += [_row(group, policy, tasks) for group in groups for policy in group.policies()]
     header = ["method", "policy", "seeds", *tasks, "mean", "loss", "right head", "steps"]
-    header += [f"angle, {task}" for task in tasks] + ["minutes per seed"]
+    header += [f"angle, {task}" for task in tasks] + ["core-minutes per seed"]
     return f"### {title}\n\n{ABOUT}\n\n{table(header, rows)}"
 
 

@@ -155,10 +155,10 @@ class Group:
         return float(np.mean([row["failures"] for row in rows])) if rows else None
 
     def minutes(self) -> float | None:
-        """Wall clock of training, evidence included, mean over seeds; None if it was not measured."""
-        if not all("seconds" in result.info for result in self.results):
+        """How long a core was busy with training and evaluation, mean over seeds; None if not measured."""
+        if not all("cpu_seconds" in result.info for result in self.results):
             return None
-        return float(np.mean([r.info["seconds"]["train"] for r in self.results])) / 60.0
+        return float(np.mean([r.info["cpu_seconds"] for r in self.results])) / 60.0
 
 
 def group_by_run(results: Iterable[Result]) -> list[Group]:

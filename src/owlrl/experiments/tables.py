@@ -160,7 +160,8 @@ def _learning(groups: Sequence[Group], alone: Sequence[Group]) -> str:
     about = (
         "As in the paper: median over seeds (75 %, 25 %) of the mean over the tasks so far; at the end, "
         "cumulative over all of training, and on average after each task. Forgetting and forward transfer as "
-        "in Continual World, the head told. Minutes are those of training one seed."
+        "in Continual World, the head told. Minutes are those that one seed kept a core busy, evaluation "
+        "included."
     )
     rows = []
     for group in groups:
