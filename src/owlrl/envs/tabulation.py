@@ -24,7 +24,7 @@ __all__ = ["tabulate"]
 
 ARRAY_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiBinary, spaces.MultiDiscrete)
 StateKey = Callable[[AnyEnv], Hashable]
-REPEATS = 8  # of an action that draws random numbers
+REPEATS = 4  # of an action that draws random numbers
 
 
 def tabulate(
@@ -47,7 +47,7 @@ def tabulate(
     given for one is used instead, on whole copies of the environment, which takes far longer.) BabyAI's
     levels need one: how far a mission has come is not in the grid.
 
-    What was found is checked. An action that draws random numbers is repeated with eight other ones, and
+    What was found is checked. An action that draws random numbers is repeated with four other ones, and
     of all others one per state is repeated; at the end ``verify_steps`` random steps of a copy are compared
     with the table. Randomness that is not the environment's own ``np_random`` can go unnoticed.
 

@@ -9,7 +9,7 @@ import platform
 import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +46,17 @@ class Result:
 
     def select(self, kind: str, **values: object) -> list[Row]:
         """The rows of a kind whose fields have the given values."""
-        wanted = {"kind": kind, **values}
-        return [row for row in self.rows if all(row.get(name) == value for name, value in wanted.items())]
+        found = self._by_kind.get(kind, [])
+        for name, value in values.items():
+            found = [row for row in found if row.get(name) == value]
+        return list(found)
+
+    @cached_property
+    def _by_kind(self) -> dict[str, list[Row]]:
+        found: dict[str, list[Row]] = {}
+        for row in self.rows:
+            found.setdefault(row["kind"], []).append(row)
+        return found
 
 
 def result_path(directory: str | os.PathLike[str], run: Run) -> Path:
