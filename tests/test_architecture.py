@@ -7,6 +7,7 @@ import graphlib
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,7 @@ def part(module: str) -> str:
     return names[1] if len(names) > 1 else names[0]
 
 
+@cache
 def read_tree(root: Path) -> dict[str, ast.Module]:
     """Every module by its dotted name; a syntax newer than Python 3.10 is an error here."""
     return {

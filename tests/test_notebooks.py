@@ -27,8 +27,8 @@ def test_the_notebook_is_its_script(path):
 @pytest.mark.filterwarnings("ignore")  # of the kernel's own process and its sockets, not of owlrl
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_the_notebook_runs(path, monkeypatch):
-    monkeypatch.setenv("OWLRL_EXAMPLE_FRAMES", "1500")
-    monkeypatch.setenv("OWLRL_EXAMPLE_STEPS", "600")  # of learners that update at every step
+    monkeypatch.setenv("OWLRL_EXAMPLE_FRAMES", "1200")
+    monkeypatch.setenv("OWLRL_EXAMPLE_STEPS", "250")  # of learners that update at every step
     monkeypatch.setenv("MPLBACKEND", "agg")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # the tests run side by side already
     # where Jupyter runs it: a notebook may import a script beside it
