@@ -1,8 +1,8 @@
 """What walks through unseen levels without having learned anything: the controls of `owlrl reproduce unseen`.
 
-100 levels of SimpleCrossing S9N1 that are none of SC5, 16 episodes each, as in that study. Three rules without
-a network: an action drawn at random; one drawn from those tried least at this observation in the episode; and
-forward wherever it is among these, one of them drawn elsewhere.
+100 levels of SimpleCrossing S9N1 that are none of SC5, 16 episodes each, as in that study. Three rules that
+need no network: an action drawn at random; one drawn from those tried least at this observation in the
+episode; and forward wherever it is among these, one of them drawn elsewhere.
 
 python benchmarks/unseen_controls.py [--seeds 3]
 """
