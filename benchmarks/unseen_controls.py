@@ -2,7 +2,8 @@
 
 100 levels of SimpleCrossing S9N1 that are none of SC5, 16 episodes each, as in that study. Three rules that
 need no network: an action drawn at random; one drawn from those tried least at this observation in the
-episode; and forward wherever it is among these, one of them drawn elsewhere.
+episode; and forward wherever it is among these, one of them drawn elsewhere. The sets that are trained on
+follow, for comparison.
 
 python benchmarks/unseen_controls.py [--seeds 3]
 """
@@ -48,13 +49,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3)
     seeds = range(parser.parse_args().seeds)
-    tables = tables_of(unseen_levels("S9N1", 100, exclude=task_set("SC5"))).values()
-    for rule in RULES:
-        shares = []
-        for seed in seeds:
-            rng = np.random.default_rng(seed)
-            shares.append(np.mean([solves(rule, table, rng) for table in tables for _ in range(EPISODES)]))
-        print(f"{rule:28}", *(f"{share:.3f}" for share in shares), f"  mean {np.mean(shares):.3f}")
+    sets = {"100 unseen": tables_of(unseen_levels("S9N1", 100, exclude=task_set("SC5")))}
+    sets |= {name: tables_of(task_set(name)) for name in ("SC3", "SC5", "SC12")}
+    for name, tables in sets.items():
+        for rule in RULES:
+            shares = []
+            for seed in seeds:
+                rng = np.random.default_rng(seed)
+                episodes = [solves(rule, table, rng) for table in tables.values() for _ in range(EPISODES)]
+                shares.append(np.mean(episodes))
+            numbers = " ".join(f"{share:.3f}" for share in shares)
+            print(f"{name:12}{rule:28}{numbers}   mean {np.mean(shares):.3f}")
 
 
 if __name__ == "__main__":
