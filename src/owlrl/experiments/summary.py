@@ -97,11 +97,10 @@ class Group:
 
     def policies(self, label: str = "seen") -> list[str]:
         """What all results that were evaluated on a set were evaluated with there."""
-        found = [
-            rows for r in self.results if (rows := [r["policy"] for r in r.select("evaluation", set=label)])
-        ]
+        every = ([row["policy"] for row in r.select("evaluation", set=label)] for r in self.results)
+        found = [policies for policies in every if policies]
         first = dict.fromkeys(found[0]) if found else ()
-        return [policy for policy in first if all(policy in rows for rows in found)]
+        return [policy for policy in first if all(policy in policies for policies in found)]
 
     def scores(self, policy: str, *, label: str = "seen") -> FloatArray:
         """Share of episodes that succeeded, or mean return with continuous actions, (seeds, tasks)."""

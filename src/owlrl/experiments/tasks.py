@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
@@ -25,8 +26,6 @@ from owlrl.envs import (
 from owlrl.envs.task_sets import PENDULUM
 from owlrl.errors import OwlError, OwlValueError
 
-TAKEN = ("level", "arms", "task", "angle")  # what tells the tasks of a set apart
-
 __all__ = [
     "canonical_name",
     "is_control",
@@ -36,6 +35,8 @@ __all__ = [
     "table_of",
     "tables_of",
 ]
+
+TAKEN = ("level", "arms", "task", "angle")  # what tells the tasks of a set apart
 
 
 def resolve_tasks(text: str, arguments: Mapping[str, Any] | None = None) -> dict[str, TaskSpec]:
@@ -154,19 +155,22 @@ def table_of(spec: TaskSpec, *, goal_scale: float = 1.0) -> Table:
     >>> table_of(*resolve_tasks("owlrl/SimpleCrossing-v0:3").values())
     Table('owlrl/SimpleCrossing-v0(level=3)': 169 states, 120 observations, 3 actions)
     """
-    try:
+    with _making(spec):
         return spec.table() if goal_scale == 1.0 else _scaled(spec, goal_scale)
+
+
+@contextmanager
+def _making(spec: TaskSpec) -> Iterator[None]:
+    """What an environment has against its arguments, e.g. one that it does not have, as an error of ours."""
+    try:
+        yield
     except OwlError:
         raise
     except (TypeError, gymnasium.error.Error) as error:
-        raise _objection(spec, error) from error
-
-
-def _objection(spec: TaskSpec, error: Exception) -> OwlValueError:
-    """What an environment has against its arguments, e.g. one that it does not have."""
-    return OwlValueError(
-        f"{spec!r} cannot be made: {error}; levels are those of owlrl/SimpleCrossing-v0 and owlrl/DoorKey-v0"
-    )
+        raise OwlValueError(
+            f"{spec!r} cannot be made: {error}; levels are those of owlrl/SimpleCrossing-v0 and "
+            "owlrl/DoorKey-v0"
+        ) from error
 
 
 def tables_of(specs: Mapping[str, TaskSpec], *, goal_scale: float = 1.0) -> dict[str, Table]:
@@ -189,12 +193,8 @@ def tables_of(specs: Mapping[str, TaskSpec], *, goal_scale: float = 1.0) -> dict
 def _layout(spec: TaskSpec) -> Hashable:
     """What two levels of one environment have in common if they are the same."""
     others = tuple(item for item in spec.arguments if item[0] != "level")
-    try:
+    with _making(spec):
         base = spec(disable_env_checker=True).unwrapped
-    except OwlError:
-        raise
-    except (TypeError, gymnasium.error.Error) as error:
-        raise _objection(spec, error) from error
     assert isinstance(base, MiniGridEnv)  # of what else takes a level
     base.reset()
     grid = base.grid.encode()
