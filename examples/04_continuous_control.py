@@ -38,7 +38,7 @@ from owlrl import (
 )
 from owlrl.envs import PendulumVectorEnv
 from owlrl.learners import SAC
-from owlrl.outputs import GaussianQ
+from owlrl.describe.outputs import GaussianQ
 
 torch.manual_seed(0)
 torch.set_num_threads(1)  # the networks are small

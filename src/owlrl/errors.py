@@ -6,6 +6,7 @@ Every error derives from `OwlError` and from the built-in that fits, so both
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Iterable
 
 __all__ = [
@@ -85,7 +86,8 @@ def int_problem(name: str, value: object, *, least: int = 1) -> str | None:
     >>> int_problem("size", True)
     'size is True; expected an int >= 1'
     """
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+    is_int = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    if not is_int or int(value) < least:  # type: ignore[call-overload]
         return f"{name} is {value!r}; expected an int >= {least}"
     return None
 

@@ -34,6 +34,9 @@ class Transitions:
         weight: (B,) float32 importance weights, or None for a uniform draw.
         index: (B,) int64 rows of the replay, for ``update_priorities``; None elsewhere.
         task: the task the rows came from, where the source knows it.
+        truncated: (B,) bool; true where the episode was cut off after this row; None where the source
+            does not know.
+        env: (B,) int64, which of several environments side by side the row is of; None where there is one.
 
     >>> import torch
     >>> from owlrl.types import Transitions
@@ -52,6 +55,8 @@ class Transitions:
     weight: Tensor | None = None
     index: np.ndarray | None = None
     task: str | None = None
+    truncated: Tensor | None = None
+    env: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.reward)

@@ -9,7 +9,7 @@ import torch
 from owlrl.envs import TabulatedEnv
 from owlrl.experiments import Session
 from owlrl.experiments.episodes import Lanes, greedy_success, run_lanes
-from owlrl.modes import eval_mode
+from owlrl.heads.modes import eval_mode
 from tests.experiments.helpers import QUICK, tiny
 
 LEFT, RIGHT = "crossroads-0", "crossroads-1"

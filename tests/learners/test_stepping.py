@@ -5,7 +5,7 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from owlrl.learners import Stepper
-from tests.test_evaluation import Countdown
+from tests.acting.test_episodes import Countdown
 
 
 def check(steps) -> None:

@@ -58,7 +58,7 @@ def refill(buffer: Any, kept: Kept) -> None:
 
     >>> from stable_baselines3 import DQN
     >>> from owlrl.adapters.buffer_rows import refill
-    >>> from owlrl.adapters.sb3_replay import new_buffer
+    >>> from owlrl.adapters.sb3.replay import new_buffer
     >>> buffer = new_buffer(DQN("MlpPolicy", "CartPole-v1", buffer_size=10))
     >>> refill(buffer, {})
     >>> buffer.size()

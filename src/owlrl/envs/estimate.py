@@ -12,7 +12,7 @@ import torch
 from owlrl.envs._checks import real_problem
 from owlrl.envs.conflict import contradiction
 from owlrl.errors import NonFiniteError, OwlTypeError, OwlValueError, raise_problems
-from owlrl.modes import eval_mode
+from owlrl.heads.modes import eval_mode
 from owlrl.wrapper import OwlWrapper
 
 __all__ = ["estimate_interference"]

@@ -12,9 +12,9 @@ import torch
 
 from owlrl import AdaptivePolicy
 from owlrl.envs import Table, TabulatedVectorEnv
-from owlrl.evaluation import final_observations
-from owlrl.least_tried import LeastTried
-from owlrl.modes import eval_mode
+from owlrl.acting.episodes import final_observations
+from owlrl.acting.least_tried import LeastTried
+from owlrl.heads.modes import eval_mode
 from owlrl.protocols import MultiHead
 
 __all__ = ["AnyLanes", "Episodes", "LaneStep", "Lanes", "greedy_success", "run_lanes"]

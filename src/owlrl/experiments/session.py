@@ -32,9 +32,9 @@ from owlrl.experiments.methods import Method
 from owlrl.experiments.policies import ORACLE, SELECTORS, parse_policy
 from owlrl.experiments.tasks import resolve_unseen, table_of, tables_of
 from owlrl.learners import DQN, DQNConfig
-from owlrl.least_tried import LeastTried
+from owlrl.acting.least_tried import LeastTried
 from owlrl.protocols import OffPolicyLearner
-from owlrl.tasks import restore_wrapper, wrapper_state
+from owlrl.wrapper_state import restore_wrapper, wrapper_state
 
 __all__ = ["Session", "Trained", "acting_policy"]
 

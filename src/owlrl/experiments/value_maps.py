@@ -15,7 +15,7 @@ from minigrid.minigrid_env import MiniGridEnv
 
 from owlrl.errors import OwlTypeError, OwlValueError
 from owlrl.experiments._style import INK, colour, label, new_figure
-from owlrl.modes import eval_mode
+from owlrl.heads.modes import eval_mode
 from owlrl.protocols import MultiHead
 
 if TYPE_CHECKING:

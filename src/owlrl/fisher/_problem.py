@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from owlrl.errors import OwlValueError
-from owlrl.modes import eval_mode
+from owlrl.heads.modes import eval_mode
 
 __all__ = ["Problem", "Rows", "Sums", "accumulator", "undisturbed"]
 

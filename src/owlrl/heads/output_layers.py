@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from owlrl.errors import OwlValueError, raise_problems
 from owlrl.heads.view import Call
-from owlrl.modes import probing
+from owlrl.heads.modes import probing
 
 __all__ = ["check_promotable", "default_input", "find_output_layers"]
 

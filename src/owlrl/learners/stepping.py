@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from owlrl.evaluation import final_observations, resets_in_same_step
+from owlrl.acting.episodes import final_observations, resets_in_same_step
 
 __all__ = ["Stepper", "Steps"]
 

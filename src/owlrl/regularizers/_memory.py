@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from owlrl.errors import NonFiniteError, OwlValueError
-from owlrl.modes import eval_mode
+from owlrl.heads.modes import eval_mode
 from owlrl.protocols import MultiHead
 
 __all__ = ["Draw", "Memory", "TaskMemory", "answers", "placed"]

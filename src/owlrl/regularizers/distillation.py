@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from owlrl.errors import OwlStateError, OwlValueError, raise_problems
-from owlrl.modes import eval_mode, parameters_of
+from owlrl.heads.modes import eval_mode, parameters_of
 from owlrl.protocols import Consolidation, MultiHead
 from owlrl.regularizers._checks import (
     Strength,

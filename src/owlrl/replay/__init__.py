@@ -9,7 +9,7 @@ are drawn is decided by a sampler: `UniformSampler`, `PrioritizedSampler` or
 from __future__ import annotations
 
 from owlrl.replay.balanced import RewardBalancedSampler
-from owlrl.replay.listed import ListReplay
+from owlrl.replay.lists import ListReplay
 from owlrl.replay.prioritized import PrioritizedSampler
 from owlrl.replay.samplers import RowDraw, Sampler, UniformSampler
 from owlrl.replay.scoped import TaskScopedReplay

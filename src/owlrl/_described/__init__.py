@@ -1,1 +1,0 @@
-"""What learners described by their parts (`QLearner`, `ActorCriticLearner`) have in common."""

@@ -1,0 +1,203 @@
+"""`AdaptivePolicy`: acts when nobody says which task it is (the paper's Algorithm 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from owlrl.errors import NonFiniteError, OwlStateError, OwlValueError
+from owlrl.protocols import Evidence, HeadSelector, OffPolicyLearner
+from owlrl.types import Transitions
+
+__all__ = ["AdaptivePolicy", "TraceStep"]
+
+
+@dataclass(frozen=True)
+class TraceStep:
+    """One step of a trace: which arm acted, how likely each was, and what each was charged after.
+
+    Attributes:
+        arm: index into `AdaptivePolicy.tasks`; an array (E,) for E environments.
+        probabilities: (n,) or (E, n) at the moment of the choice.
+        losses: the evidence of that step, same shape; None until it has been observed.
+
+    >>> from owlrl.acting.policy import TraceStep
+    >>> TraceStep(arm=0, probabilities=None).losses is None
+    True
+    """
+
+    arm: int | np.ndarray
+    probabilities: np.ndarray
+    losses: np.ndarray | None = None
+
+
+class AdaptivePolicy:
+    """Draws a head, acts with it, scores every head on what happened, and draws again.
+
+    Made by `OwlWrapper.policy`. Only heads of tasks that were learned are arms. No module is
+    changed. Where ``evidence`` is None nothing is scored and every loss is 0: enough for a selector that
+    learns from none. For one environment observations come without a batch dimension; after
+    ``reset(num_envs=E)`` everything has a leading dimension E.
+
+    >>> import numpy as np, torch
+    >>> from torch import nn
+    >>> from owlrl import MultiHeadQ, OwlWrapper, QLearner, TaskScopedReplay, UniformSelector
+    >>> q = MultiHeadQ(nn.Linear(2, 8), 8, 3)
+    >>> replay = TaskScopedReplay(100, observation_shape=(2,), observation_dtype=np.float32)
+    >>> owl = OwlWrapper(QLearner(q, None, torch.optim.SGD(q.parameters(), 0.1), replay=replay))
+    >>> observation = np.zeros(2, np.float32)
+    >>> with owl.task("only"):
+    ...     replay.add(observation, 0, 1.0, observation, True, False)
+    >>> policy = owl.policy(UniformSelector(seed=0))
+    >>> policy.reset()
+    >>> action = policy.act(observation)
+    >>> policy.observe(observation, action, 1.0, observation, terminated=True)
+    >>> policy.tasks, policy.trace[0].probabilities
+    (['only'], array([1.]))
+    """
+
+    def __init__(
+        self,
+        learner: OffPolicyLearner,
+        selector: HeadSelector,
+        evidence: Evidence | None,
+        heads: dict[str, int],
+    ) -> None:
+        self.selector = selector
+        self.evidence = evidence
+        self.trace: list[TraceStep] = []
+        self._learner = learner
+        self._heads = np.array(list(heads.values()), dtype=np.int64)
+        self._tasks = list(heads)
+        self._num_envs: int | None = None
+        self._ready = False
+
+    @property
+    def tasks(self) -> list[str]:
+        """The arms: names of the tasks whose heads may act."""
+        return list(self._tasks)
+
+    @property
+    def num_envs(self) -> int | None:
+        """How many environments it acts in side by side; None for one without a leading dimension."""
+        return self._num_envs
+
+    @property
+    def probabilities(self) -> np.ndarray:
+        """How likely each task is to be chosen next, (n,) or (E, n)."""
+        return self.selector.probabilities
+
+    def reset(
+        self, *, num_envs: int | None = None, keep_evidence: bool = False, mask: np.ndarray | None = None
+    ) -> None:
+        """Start an episode.
+
+        Args:
+            num_envs: act in this many environments side by side from now on.
+            keep_evidence: go on with what earlier episodes told about the task.
+            mask: (E,) which of the running environments start anew; the trace then goes on.
+        """
+        if mask is None:
+            self.trace = []
+        if keep_evidence and self._ready and (num_envs is None or num_envs == self._num_envs):
+            return
+        envs = self._num_envs if mask is not None else num_envs
+        self.selector.reset(len(self._heads), num_episodes=envs, mask=mask)
+        self._num_envs = envs
+        self._ready = True
+
+    def act(self, observation: Any) -> Any:
+        """Greedy action of a head drawn now: an int (or array) for one environment, (E, ...) for E."""
+        batch = self._batch("observation", observation)
+        if self.selector.needs_values:
+            values = self._learner.values(batch).cpu().numpy()[self._heads].T
+            self.selector.observe_values(values if self._num_envs is not None else values[0])
+        probabilities = self.selector.probabilities
+        arm = self.selector.select()
+        self.trace.append(TraceStep(arm, probabilities))
+        heads = torch.as_tensor(np.atleast_1d(self._heads[arm]), device=batch.device)
+        actions = self._learner.act(batch, heads).cpu().numpy()
+        if self._num_envs is not None:
+            return actions
+        return int(actions[0]) if actions.ndim == 1 else actions[0]
+
+    def proposals(self, observation: Any, rows: np.ndarray) -> np.ndarray:
+        """The greedy action of every arm in some of the environments: (len(rows), n, ...)."""
+        batch = self._batch("observation", observation)[torch.as_tensor(rows)]
+        heads = (torch.full((len(batch),), int(head), device=batch.device) for head in self._heads)
+        return np.stack([self._learner.act(batch, head).cpu().numpy() for head in heads], axis=1)
+
+    def observe(
+        self,
+        observation: Any,
+        action: Any,
+        reward: Any,
+        next_observation: Any,
+        terminated: Any,
+        *,
+        mask: np.ndarray | None = None,
+    ) -> None:
+        """Take in what the last action led to; a truncated step is not a terminated one.
+
+        ``mask`` (E,) leaves out environments whose step was no transition (an automatic reset).
+        """
+        transitions = self._transitions(observation, action, reward, next_observation, terminated)
+        losses = np.zeros((len(transitions), len(self._heads)))
+        if self.evidence is not None:
+            losses = self.evidence.losses(self._learner, transitions, self._heads)
+        if self._num_envs is None:
+            losses = losses[0]
+        self.selector.update(losses, mask=mask)
+        if self.trace and self.trace[-1].losses is None:
+            last = self.trace[-1]
+            self.trace[-1] = TraceStep(last.arm, last.probabilities, losses)
+
+    def __repr__(self) -> str:
+        return f"AdaptivePolicy({self.selector!r}, evidence={self.evidence!r}, tasks={self._tasks})"
+
+    def _transitions(
+        self, observation: Any, action: Any, reward: Any, next_observation: Any, terminated: Any
+    ) -> Transitions:
+        rewards = np.atleast_1d(np.asarray(reward, dtype=np.float32))
+        actions = np.asarray(action)
+        actions = actions[None] if self._num_envs is None else actions
+        ended = np.atleast_1d(np.asarray(terminated, dtype=bool))
+        rows = self._num_envs or 1
+        if not len(rewards) == len(actions) == len(ended) == rows:
+            raise OwlValueError(
+                f"AdaptivePolicy.observe: got {len(actions)} actions, {len(rewards)} rewards and "
+                f"{len(ended)} terminated for {rows} environments; reset(num_envs=...) says how many"
+            )
+        if not np.isfinite(rewards).all():
+            raise NonFiniteError(f"AdaptivePolicy.observe: reward is {reward!r}; expected finite numbers")
+        return Transitions(
+            observation=self._batch("observation", observation),
+            action=torch.as_tensor(actions),
+            reward=torch.from_numpy(rewards),
+            next_observation=self._batch("next_observation", next_observation),
+            terminated=torch.from_numpy(ended),
+            discount=torch.full((rows,), self._learner.gamma),
+        )
+
+    def _batch(self, name: str, observation: Any) -> torch.Tensor:
+        if not self._ready:
+            raise OwlStateError("AdaptivePolicy: no episode has begun; call reset() first")
+        one = self._num_envs is None
+        if isinstance(observation, Mapping):  # the learner makes one tensor of its parts
+            parts = {key: np.asarray(part) for key, part in observation.items()}
+            batch = self._learner.prepare({key: part[None] if one else part for key, part in parts.items()})
+        else:
+            batch = torch.as_tensor(np.asarray(observation))
+            batch = batch.unsqueeze(0) if one else batch
+        if batch.is_floating_point() and not bool(torch.isfinite(batch).all()):
+            raise NonFiniteError(f"AdaptivePolicy: {name} has NaN or infinity; expected finite numbers")
+        if not one and (batch.ndim == 0 or len(batch) != self._num_envs):
+            raise OwlValueError(
+                f"AdaptivePolicy: {name} has shape {tuple(batch.shape)}; expected a leading dimension of "
+                f"{self._num_envs}, the number of environments given to reset"
+            )
+        return batch

@@ -1,0 +1,279 @@
+"""Environments of a Stable-Baselines3 model: one per task, looked at before they are used."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, NamedTuple
+
+import numpy as np
+from gymnasium import spaces
+from stable_baselines3.common.base_class import maybe_make_env
+from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, unwrap_vec_normalize
+
+from owlrl.errors import OwlStateError, OwlTypeError, OwlValueError, raise_problems
+
+__all__ = ["TaskEnvs", "VectorEnvView", "actions_in", "refuse_in_learn"]
+
+
+def refuse_in_learn(model: OffPolicyAlgorithm, what: str) -> None:
+    """Raise if ``model.learn`` is running: its locals hold the buffer and the environment of the task.
+
+    >>> from stable_baselines3 import DQN
+    >>> from owlrl.adapters.sb3.envs import refuse_in_learn
+    >>> refuse_in_learn(DQN("MlpPolicy", "CartPole-v1", buffer_size=10), "begin a task")
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name == "learn" and frame.f_locals.get("self") is model:
+            raise OwlStateError(
+                f"OwlWrapper: one cannot {what} inside {type(model).__name__}.learn (in a callback); return "
+                "False from the callback, and do it when learn has returned"
+            )
+        frame = frame.f_back
+
+
+def actions_in(space: spaces.Space[Any]) -> int | None:
+    """How many actions there are, or None for a Box.
+
+    >>> from gymnasium import spaces
+    >>> from owlrl.adapters.sb3.envs import actions_in
+    >>> actions_in(spaces.Discrete(3)), actions_in(spaces.Box(-1, 1, (2,)))
+    (3, None)
+    """
+    return int(space.n) if isinstance(space, spaces.Discrete) else None
+
+
+class _Known(NamedTuple):
+    """Of a task's environment: which of them it is, and its number of actions."""
+
+    place: int
+    actions: int | None
+
+
+class TaskEnvs:
+    """Which environment each task is trained in; a task that comes back finds its own again.
+
+    It comes with the task (`offer`), or by the model's own ``set_env`` before or inside the task's block.
+
+    Args:
+        model: the model, whose environment of now belongs to the first task unless that brings another.
+        any_num_actions: whether tasks may have different numbers of discrete actions.
+
+    >>> import gymnasium
+    >>> from stable_baselines3 import DQN
+    >>> from owlrl.adapters.sb3.envs import TaskEnvs
+    >>> model = DQN("MlpPolicy", "CartPole-v1", buffer_size=10)
+    >>> envs, first = TaskEnvs(model), model.get_env()
+    >>> envs.offer(gymnasium.make("CartPole-v1"))
+    >>> envs.enter("right")
+    True
+    >>> model.get_env() is first
+    False
+    """
+
+    def __init__(self, model: OffPolicyAlgorithm, *, any_num_actions: bool = True) -> None:
+        self.model = model
+        self.any_num_actions = any_num_actions
+        self._of_task: dict[str, VecEnv] = {}
+        self._known: dict[str, _Known] = {}
+        self._offered: VecEnv | None = None
+        self._seen = model.env  # what the model was left with
+        self._open: str | None = None  # the task that was entered and not left
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def offer(self, env: Any) -> None:
+        """Keep ``env``, wrapped as the model would, for the task that begins next; raise if it cannot be."""
+        there = [*self._of_task.values(), *([] if self.model.env is None else [self.model.env])]
+        wrapped = next((own for own in there if _holds(own, env)), None) or self._wrap(env)
+        raise_problems("OwlWrapper.task: env", self._problems(wrapped))
+        self._offered = wrapped
+
+    def withdraw(self) -> None:
+        """Forget what was offered."""
+        self._offered = None
+
+    def to_come(self) -> VecEnv:
+        """The environment that a new task would be trained in."""
+        env = self._offered or self.model.env
+        assert env is not None
+        return env
+
+    def enter(self, task: str) -> bool:
+        """Give the model the task's environment; whether that is another one than it had."""
+        env, model = self._choose(task), self.model
+        changed = env is not self._seen
+        self._offered = None
+        if env is not model.env:
+            if model.seed is not None and env not in self._of_task.values():
+                env.seed(model.seed)  # set_env does not
+            model.set_env(env)
+        self._remember(task, env)
+        self._open = task
+        return changed
+
+    def leave(self, task: str) -> None:
+        """The task's block ends; it keeps the environment that the model has now."""
+        assert self.model.env is not None
+        self._remember(task, self.model.env)
+        self._open = None
+
+    def check(self, task: str) -> int | None:
+        """The number of actions in ``task``'s environment; raise if it is not known, or they are too many."""
+        env, known = self._choose(task), self._known.get(task)
+        actions = actions_in(env.action_space)
+        if known is not None and known.actions != actions:
+            self.withdraw()
+            raise OwlValueError(
+                f"OwlWrapper.task: {task!r} was learned with {known.actions} actions, its environment has "
+                f"{actions}; pass env= with as many as before, or give the task another name"
+            )
+        return actions
+
+    def state_dict(self) -> dict[str, Any]:
+        """Which tasks shared an environment, and their numbers of actions; not the environments."""
+        return {task: [known.place, known.actions] for task, known in self._known.items()}
+
+    def load_state_dict(self, state_dict: dict[str, Any], /) -> None:
+        """Continue from what ``state_dict`` gave; each task brings its environment at its next visit."""
+        self._known = {task: _Known(*pair) for task, pair in state_dict.items()}
+        self._of_task = {}
+
+    def _remember(self, task: str, env: VecEnv) -> None:
+        same = [self._known[name].place for name, own in self._of_task.items() if own is env]
+        places = [known.place for known in self._known.values()]
+        place = same[0] if same else max(places, default=-1) + 1
+        self._of_task[task] = self._seen = env
+        self._known[task] = _Known(place, actions_in(env.action_space))
+
+    def _given(self) -> VecEnv | None:
+        """What was offered for the next task, or set by hand since the last one was left."""
+        by_hand = self.model.env is not self._seen and self._open is None
+        return self._offered or (self.model.env if by_hand else None)
+
+    def _choose(self, task: str) -> VecEnv:
+        given = self._given()
+        several = len({known.place for known in self._known.values()}) > 1
+        if given is None and several and task in self._known and task not in self._of_task:
+            raise OwlValueError(
+                f"OwlWrapper.task: {task!r} had an environment of its own, which is not saved; pass env="
+            )
+        return given or self._of_task.get(task) or self.to_come()
+
+    def _wrap(self, env: Any) -> VecEnv:
+        try:
+            return self.model._wrap_env(maybe_make_env(env, self.model.verbose), self.model.verbose)
+        except Exception as error:  # whatever somebody gave
+            raise OwlTypeError(
+                f"OwlWrapper.task: env is a {type(env).__name__} that cannot be wrapped "
+                f"({type(error).__name__}: {error}); expected a Gymnasium environment, its id or a VecEnv"
+            ) from error
+
+    def _problems(self, env: VecEnv) -> list[str]:
+        model, found = self.model, []
+        if env.num_envs != model.n_envs:
+            found.append(
+                f"it has {env.num_envs} environments side by side, the model {model.n_envs}; give each task "
+                "the same number"
+            )
+        if env.observation_space != model.observation_space:
+            found.append(
+                f"its observations are {env.observation_space}, the model's {model.observation_space}; tasks "
+                "share a trunk, so bring all to one space with a wrapper"
+            )
+        if env.action_space == model.action_space:
+            return found
+        both = isinstance(env.action_space, spaces.Discrete) and isinstance(
+            model.action_space, spaces.Discrete
+        )
+        if not both:
+            found.append(
+                f"its actions are {env.action_space}, but the model's networks are built for "
+                f"{model.action_space}; bring them to those with a wrapper "
+                "(gymnasium.wrappers.RescaleAction), or build another model"
+            )
+        elif not self.any_num_actions:
+            found.append(
+                f"it has {env.action_space}, the model {model.action_space}; a {type(model).__name__} needs "
+                "the same number of actions in all tasks"
+            )
+        elif not self._known:
+            found.append(
+                f"it has {env.action_space}, the model {model.action_space}; build the model with the first "
+                "task's environment, later ones may differ"
+            )
+        return found
+
+
+def _holds(vec_env: VecEnv, env: Any) -> bool:
+    """Whether ``env`` is ``vec_env`` or what is inside of it, so that it need not be wrapped again."""
+    if env is vec_env:
+        return True
+    inner = vec_env.unwrapped
+    if not isinstance(inner, DummyVecEnv) or len(inner.envs) != 1 or isinstance(env, VecEnv):
+        return False
+    layer: Any = inner.envs[0]
+    while layer is not None:
+        if layer is env:
+            return True
+        layer = getattr(layer, "env", None)
+    return False
+
+
+class VectorEnvView:
+    """A Stable-Baselines3 ``VecEnv`` in Gymnasium's interface, as far as evaluation needs it.
+
+    The statistics of a ``VecNormalize`` stay as they are.
+
+    >>> import numpy as np
+    >>> from stable_baselines3.common.env_util import make_vec_env
+    >>> from owlrl.adapters.sb3.envs import VectorEnvView
+    >>> env = VectorEnvView(make_vec_env("CartPole-v1", n_envs=2))
+    >>> observation, info = env.reset(seed=0)
+    >>> observation, reward, terminated, truncated, info = env.step(np.array([0, 1]))
+    >>> env.num_envs, reward, terminated
+    (2, array([1., 1.], dtype=float32), array([False, False]))
+    """
+
+    def __init__(self, env: VecEnv) -> None:
+        self.env = env
+        self.num_envs = env.num_envs
+        self.metadata = {"autoreset_mode": "SameStep"}
+
+    def reset(self, *, seed: int | None = None) -> tuple[Any, dict[str, Any]]:
+        """Start all episodes."""
+        if seed is not None:
+            self.env.seed(seed)
+        with self._frozen():
+            return self.env.reset(), {}
+
+    def step(self, actions: np.ndarray) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """One step of each; where an episode ended, its last observation is in the info."""
+        with self._frozen():
+            observation, reward, done, infos = self.env.step(actions)
+        truncated = done & np.array([bool(info.get("TimeLimit.truncated", False)) for info in infos])
+        info: dict[str, Any] = {}
+        if done.any():
+            info = {
+                "final_obs": [each.get("terminal_observation") for each in infos],
+                "_final_obs": np.array(["terminal_observation" in each for each in infos]),
+            }
+        return observation, reward, done & ~truncated, truncated, info
+
+    @contextmanager
+    def _frozen(self) -> Iterator[None]:
+        """Learn no statistics: what is looked at must not change what is learned."""
+        normalize = unwrap_vec_normalize(self.env)
+        learns = normalize is not None and normalize.training
+        try:
+            if normalize is not None:
+                normalize.training = False
+            yield
+        finally:
+            if normalize is not None:
+                normalize.training = learns

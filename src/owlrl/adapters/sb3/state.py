@@ -1,0 +1,213 @@
+"""`TaskState`: what every task has of its own in a Stable-Baselines3 model beside its head."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+from weakref import WeakSet
+
+import numpy as np
+from gymnasium import spaces
+from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
+from stable_baselines3.common.policies import BaseModel
+from stable_baselines3.common.running_mean_std import RunningMeanStd
+from stable_baselines3.common.utils import LinearSchedule
+from stable_baselines3.common.vec_env import VecNormalize
+
+from owlrl.adapters.sb3.envs import actions_in
+
+__all__ = ["TaskState", "fresh_statistics", "set_statistics", "statistics"]
+
+
+class TaskState:
+    """Step count, random warm-up, exploration, number of actions and normalisation of the current task.
+
+    On a first visit the model counts from 0, warms up and explores as it was built to, also
+    with ``reset_num_timesteps=False``. On a revisit it goes on counting, does not warm up again if
+    rows of the task were kept, and explores from where it stopped, also with
+    ``reset_num_timesteps=True``. Outside of tasks it has no warm-up, so that a forgotten
+    ``with owl.task(...)`` is found at the first update and not after the warm-up.
+
+    >>> from stable_baselines3 import DQN
+    >>> from owlrl.adapters.sb3.state import TaskState
+    >>> model = DQN("MlpPolicy", "CartPole-v1", buffer_size=10, learning_starts=50)
+    >>> state = TaskState(model)
+    >>> state.close()
+    >>> model.learning_starts
+    0
+    >>> fresh = state.state_dict()
+    >>> state.open(as_it_is=False, empty=True)
+    >>> state.load_state_dict(fresh)
+    >>> model.learning_starts
+    50
+    """
+
+    def __init__(self, model: OffPolicyAlgorithm) -> None:
+        self.model = model
+        self.explores = hasattr(model, "exploration_schedule")
+        self._learning_starts = model.learning_starts
+        self._schedule = getattr(model, "exploration_schedule", None)
+        self._resumed_from: float | None = None  # the rate at which this visit's exploration started
+        self._begun = False
+        self._opening: dict[str, bool] | None = None
+        self._action_spaces = {actions_in(model.action_space): model.action_space}
+        self._normalizers: WeakSet[VecNormalize] = WeakSet()  # that some task was trained with
+        self._warned = False
+
+    def open(self, *, as_it_is: bool, empty: bool) -> None:
+        """The state that is loaded next is that of a task that begins.
+
+        Args:
+            as_it_is: it is the model's first, which takes the model as it comes.
+            empty: there is no row of it in the buffer.
+        """
+        self._opening = {"as_it_is": as_it_is, "empty": empty}
+
+    def close(self) -> None:
+        """Outside of tasks: no warm-up."""
+        self.model.learning_starts = 0
+
+    def release(self, actions: int | None) -> None:
+        """Give the model back its own settings, for a head of that many actions."""
+        self.model.learning_starts = self._learning_starts
+        self._explore(None, getattr(self.model, "exploration_rate", None))
+        self.set_num_actions(actions)
+
+    def set_num_actions(self, actions: int | None) -> None:
+        """Let model, policy and networks have that many discrete actions; None changes nothing."""
+        model = self.model
+        if actions is None or actions == actions_in(model.action_space):
+            return
+        if actions not in self._action_spaces:
+            self._action_spaces[actions] = spaces.Discrete(actions, seed=model.seed)
+        model.action_space = self._action_spaces[actions]
+        for module in model.policy.modules():
+            if isinstance(module, BaseModel):
+                module.action_space = self._action_spaces[actions]
+
+    def state_dict(self) -> dict[str, Any]:
+        """The current task's counters, exploration, number of actions and statistics."""
+        model = self.model
+        return {
+            "begun": self._begun,
+            "num_timesteps": int(model.num_timesteps),
+            "learning_starts": int(model.learning_starts),
+            "num_actions": actions_in(model.action_space),
+            "exploration_rate": float(model.exploration_rate) if self.explores else None,  # type: ignore[attr-defined]
+            "resumed_from": self._resumed_from,
+            "statistics": statistics(model.get_vec_normalize_env()),
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any], /) -> None:
+        """Be in the task that ``state_dict`` is of; after `open`, at the start of a visit of it."""
+        opening, self._opening = self._opening, None
+        if opening is not None:
+            self._start_visit(state_dict, **opening)
+            return
+        self._begun = state_dict["begun"]
+        self.model.num_timesteps = state_dict["num_timesteps"]
+        self.model.learning_starts = state_dict["learning_starts"]
+        self.set_num_actions(state_dict["num_actions"])
+        self._explore(state_dict["resumed_from"], state_dict["exploration_rate"])
+        set_statistics(self.model.get_vec_normalize_env(), state_dict["statistics"])
+
+    def _start_visit(self, state: dict[str, Any], *, as_it_is: bool, empty: bool) -> None:
+        model, normalize = self.model, self.model.get_vec_normalize_env()
+        model.learning_starts = self._learning_starts if as_it_is or empty else 0
+        if state["begun"]:
+            model.num_timesteps = state["num_timesteps"]
+            self._explore(state["exploration_rate"], state["exploration_rate"])
+            set_statistics(normalize, state["statistics"])
+        elif not as_it_is:
+            model.num_timesteps = 0
+            self._explore(None)
+            self._warn_of_statistics(normalize)
+            if normalize is not None and normalize in self._normalizers:
+                fresh_statistics(normalize)
+        if normalize is not None:
+            self._normalizers.add(normalize)
+        self._begun = True
+
+    def _warn_of_statistics(self, normalize: VecNormalize | None) -> None:
+        """Once, when a second task begins to learn statistics."""
+        if normalize is None or not normalize.training or self._warned or not self._normalizers:
+            return
+        self._warned = True
+        warnings.warn(
+            "OwlWrapper.task: every task has statistics of its own in VecNormalize. That is right while the "
+            "task is told. owl.policy() and owl.evaluate(env) without task= see what one environment "
+            "normalises for all heads: for them train with one frozen set (VecNormalize(..., "
+            "training=False)), or without",
+            UserWarning,
+            stacklevel=9,  # the user's `with owl.task(...)`
+        )
+
+    def _explore(self, start: float | None, rate: float | None = None) -> None:
+        """Explore by the model's own schedule, or by one that starts at ``start`` instead."""
+        if not self.explores:
+            return
+        model: Any = self.model
+        self._resumed_from = start
+        schedule: Any = self._schedule
+        if start is not None and isinstance(schedule, LinearSchedule):
+            schedule = LinearSchedule(start, schedule.end, schedule.end_fraction)
+        model.exploration_schedule = schedule
+        model.exploration_rate = schedule(1.0) if rate is None else rate
+
+
+def statistics(env: VecNormalize | None) -> dict[str, Any] | None:
+    """The running means and variances of a ``VecNormalize``, copied.
+
+    >>> from stable_baselines3.common.env_util import make_vec_env
+    >>> from stable_baselines3.common.vec_env import VecNormalize
+    >>> from owlrl.adapters.sb3.state import statistics
+    >>> sorted(statistics(VecNormalize(make_vec_env("CartPole-v1"))))
+    ['observation', 'return']
+    """
+    if env is None:
+        return None
+    return {
+        name: {"mean": np.array(rms.mean), "var": np.array(rms.var), "count": float(rms.count)}
+        for name, rms in _running(env).items()
+    }
+
+
+def set_statistics(env: VecNormalize | None, kept: dict[str, Any] | None) -> None:
+    """Put back what `statistics` gave, where there are any; a frozen ``VecNormalize`` stays as it is.
+
+    >>> from owlrl.adapters.sb3.state import set_statistics
+    >>> set_statistics(None, None)
+    """
+    if env is None or kept is None or not env.training:
+        return
+    for name, rms in _running(env).items():
+        if name in kept:
+            rms.mean, rms.var = np.array(kept[name]["mean"]), np.array(kept[name]["var"])
+            rms.count = kept[name]["count"]
+
+
+def fresh_statistics(env: VecNormalize) -> None:
+    """Let a ``VecNormalize`` that still learns its statistics begin anew; a frozen one stays as it is.
+
+    >>> from stable_baselines3.common.env_util import make_vec_env
+    >>> from stable_baselines3.common.vec_env import VecNormalize
+    >>> from owlrl.adapters.sb3.state import fresh_statistics
+    >>> env = VecNormalize(make_vec_env("CartPole-v1"))
+    >>> _ = env.reset()
+    >>> fresh_statistics(env)
+    >>> env.obs_rms.mean
+    array([0., 0., 0., 0.])
+    """
+    if env.training:
+        for rms in _running(env).values():
+            new = RunningMeanStd(shape=np.shape(rms.mean))
+            rms.mean, rms.var, rms.count = new.mean, new.var, new.count
+
+
+def _running(env: VecNormalize) -> dict[str, RunningMeanStd]:
+    found = {"return": env.ret_rms}
+    if not env.norm_obs:
+        return found
+    if isinstance(env.obs_rms, dict):
+        return {**found, **{f"observation.{key}": rms for key, rms in env.obs_rms.items()}}
+    return {**found, "observation": env.obs_rms}

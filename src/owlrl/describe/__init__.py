@@ -1,0 +1,16 @@
+"""What `OwlWrapper` needs to know of a learner: `QLearner`, `ActorCriticLearner`, and checks before wrapping."""
+
+from owlrl.describe.actor_critic import ActorCriticLearner
+from owlrl.describe.check import check_learner
+from owlrl.describe.outputs import Deterministic, GaussianQ, QValues, TanhGaussian
+from owlrl.describe.q_learner import QLearner
+
+__all__ = [
+    "ActorCriticLearner",
+    "Deterministic",
+    "GaussianQ",
+    "QLearner",
+    "QValues",
+    "TanhGaussian",
+    "check_learner",
+]

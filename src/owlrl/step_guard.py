@@ -1,0 +1,128 @@
+"""`StepGuard`: no optimizer step outside a task, and none with numbers that are not finite."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from owlrl.errors import NonFiniteError, OwlStateError
+from owlrl.protocols import OffPolicyLearner
+from owlrl.describe.temperature import TaskTemperature
+
+__all__ = ["StepGuard"]
+
+
+class StepGuard:
+    """Looks at every optimizer step of a wrapped learner before it is made.
+
+    A step outside a task is refused, and so is one with a gradient that is not finite, the
+    regularizer's share included: the weights stay as they are. A learned temperature's steps are
+    looked at like a network's.
+
+    >>> import torch
+    >>> from torch import nn
+    >>> from owlrl import MultiHeadQ, QLearner
+    >>> from owlrl.step_guard import StepGuard
+    >>> q = MultiHeadQ(nn.Linear(1, 2), 2, 2)
+    >>> optimizer = torch.optim.SGD(q.parameters(), lr=0.1)
+    >>> guard = StepGuard(QLearner(q, None, optimizer))
+    >>> guard.begin("left")
+    >>> (q(torch.ones(1, 1)).sum() * float("nan")).backward()
+    >>> optimizer.step()
+    Traceback (most recent call last):
+    ...
+    owlrl.errors.NonFiniteError: task 'left', step 1: the gradient of 'trunk.weight' in network 'q' is not \
+finite; the step was not made and the weights are as before. Look for NaN or infinity in rewards, \
+observations and loss, or lower the step size
+    >>> guard.detach()
+    """
+
+    def __init__(self, learner: OffPolicyLearner) -> None:
+        self.steps = 0
+        self._learner = learner
+        self._task: str | None = None
+        self._temperatures = [t for t in learner.per_task.values() if isinstance(t, TaskTemperature)]
+        owners = [*learner.optimizers.values(), *(t.optimizer for t in self._temperatures)]
+        optimizers = {id(o): o for o in owners}
+        self._first = next(iter(optimizers), None)
+        self._handles = [o.register_step_pre_hook(self._before_step) for o in optimizers.values()]
+
+    def begin(self, task: str) -> None:
+        """Allow steps."""
+        self._task, self.steps = task, 0
+
+    def end(self) -> None:
+        """Refuse steps again."""
+        self._task = None
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Refuse steps inside the block."""
+        task, self._task = self._task, None
+        try:
+            yield
+        finally:
+            self._task = task
+
+    def check_weights(self) -> None:
+        """Raise if any weight of a network, or its temperature, is not finite."""
+        if problem := self._temperature_problem():
+            raise NonFiniteError(
+                f"task {self._task!r}, step {self.steps}: {problem}; nothing was consolidated. Go back to a "
+                "saved state"
+            )
+        for name, network in self._learner.networks.items():
+            for key, parameter in network.module.named_parameters():
+                if not bool(torch.isfinite(parameter).all()):
+                    raise NonFiniteError(
+                        f"task {self._task!r}, step {self.steps}: the weights {key!r} of network {name!r} "
+                        "are not finite; nothing was consolidated. Go back to a saved state"
+                    )
+
+    def detach(self) -> None:
+        """Stop looking."""
+        for handle in self._handles:
+            handle.remove()
+
+    def _before_step(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+        if self._task is None:
+            raise OwlStateError(
+                "optimizer.step() was called outside a task; train inside `with owl.task(name):`, not inside "
+                "`owl.use(name)`, or owl.unwrap() the learner first"
+            )
+        self.steps += id(optimizer) == self._first
+        grads = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        # one number for all: a norm is finite only if every entry is
+        finite = not grads or math.isfinite(float(torch.stack(torch._foreach_norm(grads)).sum()))
+        problem = None
+        if not finite or any(optimizer is t.optimizer for t in self._temperatures):
+            problem = self._temperature_problem()
+        if problem or not finite:
+            raise NonFiniteError(
+                f"task {self._task!r}, step {self.steps}: "
+                f"{problem or f'the gradient of {self._culprit()} is not finite'}; "
+                "the step was not made and the weights are as before. Look for NaN or infinity in rewards, "
+                "observations and loss, or lower the step size"
+            )
+
+    def _temperature_problem(self) -> str | None:
+        for temperature in self._temperatures:
+            log_alpha = temperature.log_alpha.detach()
+            if not bool(torch.isfinite(log_alpha.exp()).all()):
+                return f"alpha is not finite (log_alpha is {float(log_alpha)})"
+            grad = temperature.log_alpha.grad
+            if grad is not None and not bool(torch.isfinite(grad).all()):
+                return "the gradient of log_alpha is not finite"
+        return None
+
+    def _culprit(self) -> str:
+        for name, network in self._learner.networks.items():
+            for key, parameter in network.module.named_parameters():
+                if parameter.grad is not None and not bool(torch.isfinite(parameter.grad).all()):
+                    return f"{key!r} in network {name!r}"
+        return "the whole network"

@@ -1,0 +1,235 @@
+"""Every task has a buffer of its own; rows come out as they went in."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from stable_baselines3 import DQN, SAC
+from stable_baselines3.common.buffers import NStepReplayBuffer
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.envs import BitFlippingEnv
+from stable_baselines3.common.vec_env import VecNormalize
+from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
+
+from owlrl import OwlWrapper
+from owlrl.adapters.buffer_rows import refill
+from owlrl.adapters.sb3 import SB3Learner
+from owlrl.adapters.sb3.replay import new_buffer
+from owlrl.errors import OwlValueError
+from tests.adapters.helpers import Guess, actor_critic, dqn, other_env
+
+COLLECT = {"learning_starts": 10_000}  # steps without updates: all that a replay sees
+
+
+def collected(model, *steps, **arguments):
+    """A wrapper whose tasks "0", "1", … each collected some steps."""
+    owl = OwlWrapper(SB3Learner(model, **arguments))
+    for task, count in enumerate(steps):
+        with owl.task(str(task), env=None if task == 0 else other_env(model)):
+            model.learn(count)
+    return owl
+
+
+def in_time(buffer, name):
+    """A column of a ring, oldest first, over all environments."""
+    column = getattr(buffer, name)
+    return np.roll(column, -buffer.pos, axis=0) if buffer.full else column[: buffer.pos]
+
+
+@pytest.mark.parametrize("n_envs", [1, 2])
+@pytest.mark.parametrize("buffer_size", [40, 1_000])
+def test_a_task_starts_with_its_own_last_rows(n_envs, buffer_size):
+    env = make_vec_env(Guess, n_envs=n_envs, seed=0)
+    model = dqn(env=env, buffer_size=buffer_size, **COLLECT)
+    owl = OwlWrapper(SB3Learner(model, warm_start=30))
+    with owl.task("a"):
+        model.learn(60)
+        first = model.replay_buffer
+    with owl.task("b", env=make_vec_env(lambda: Guess(sign=-1), n_envs=n_envs, seed=1)):
+        assert model.replay_buffer is not first
+        assert len(owl.replay) == 0
+        model.learn(60)
+        assert len(owl.replay) == min(60, buffer_size)
+    with owl.task("a"):
+        again, kept = model.replay_buffer, 30 // n_envs
+        for name in ("observations", "next_observations", "actions", "rewards"):
+            assert np.array_equal(in_time(again, name), in_time(first, name)[-kept:]), name
+        done = in_time(first, "dones")[-kept:].copy()
+        done[-1] = 1.0  # what follows is another episode
+        assert np.array_equal(in_time(again, "dones"), done)
+        assert np.array_equal(in_time(again, "timeouts")[-1], np.ones(n_envs))  # not a real end
+        model.learn(10)
+        assert len(owl.replay) == min(buffer_size, 30 + model.num_timesteps)
+
+
+def test_nothing_is_kept_without_warm_start():
+    model = dqn(**COLLECT)
+    owl = collected(model, 20, 20, warm_start=0)
+    with owl.task("0"):
+        assert len(owl.replay) == 0
+        assert model.learning_starts == COLLECT["learning_starts"]  # nothing else would fill the buffer
+        model.learn(10)
+
+
+def test_memory_optimised_buffer_keeps_following_observations():
+    model = dqn(
+        optimize_memory_usage=True,
+        replay_buffer_kwargs={"handle_timeout_termination": False},
+        buffer_size=25,
+        env=Guess(ends=True),
+        **COLLECT,
+    )
+    owl = collected(model, 60, 20)
+    rows = owl.replay.state_dict()["kept"]["0"]
+    assert len(rows["rewards"]) == 24  # the oldest of 25 has lost its observation
+    ongoing = rows["dones"][:-1, 0] == 0
+    assert np.array_equal(rows["next_observations"][:-1][ongoing], rows["observations"][1:][ongoing])
+    with owl.task("0"):
+        assert len(owl.replay) == 24
+        assert model.replay_buffer.dones[23, 0] == 1.0
+        with pytest.warns(UserWarning, match="truncated"):  # Stable-Baselines3's own, at every such start
+            model.learn(5)
+
+
+def test_n_step_returns_do_not_run_over_the_end_of_a_visit():
+    model = dqn(n_steps=3, **COLLECT)
+    owl = collected(model, 30, 30)
+    with owl.task("0"):
+        assert isinstance(model.replay_buffer, NStepReplayBuffer)
+        model.learn(10)
+        buffer = model.replay_buffer
+        samples = buffer._get_samples(np.array([29]))  # the last kept step: one reward, then a bootstrap
+        assert float(samples.rewards) == float(buffer.rewards[29, 0])
+        assert float(samples.discounts) == pytest.approx(model.gamma)
+        assert float(samples.dones) == 0.0
+
+
+def test_hindsight_buffer_is_new_for_every_task():
+    def build(**arguments):
+        return DQN(
+            "MultiInputPolicy",
+            BitFlippingEnv(n_bits=4, max_steps=4),
+            replay_buffer_class=HerReplayBuffer,
+            replay_buffer_kwargs={"n_sampled_goal": 2, **arguments},
+            policy_kwargs={"net_arch": [8]},
+            learning_starts=12,
+            buffer_size=200,
+            seed=0,
+            device="cpu",
+        )
+
+    model = build()
+    owl = OwlWrapper(model)
+    with owl.task("a"):
+        model.learn(30)
+    with owl.task("b", env=BitFlippingEnv(n_bits=4, max_steps=4)):
+        assert model.replay_buffer.env is model.get_env()  # rewards of relabelled rows come from it
+        model.learn(30)
+    with owl.task("a"):
+        assert model.replay_buffer.env is model.get_env()
+        assert (model.replay_buffer.ep_length[:30] > 0).all()  # the unfinished episode was closed
+        model.learn(30)
+    with pytest.raises(OwlValueError, match="warm_start=0"):
+        OwlWrapper(build(copy_info_dict=True))
+    OwlWrapper(SB3Learner(build(copy_info_dict=True), warm_start=0))
+
+
+def test_rows_are_distinct_and_what_the_environment_gave():
+    model = dqn(env=make_vec_env(lambda: Guess(ends=True), n_envs=2, seed=0), **COLLECT)
+    owl = collected(model, 60)
+    rows = owl.replay.sample_distinct(1_000)
+    assert len(rows) == 60
+    assert len(np.unique(rows.observation.numpy(), axis=0)) == 60
+    assert rows.action.dtype == torch.int64
+    assert torch.equal(rows.reward, (rows.action == 0).float())
+    assert int(rows.terminated.sum()) == 2 * (30 // 7)
+    assert torch.equal(rows.discount, torch.full((60,), model.gamma))
+    few = owl.replay.sample_distinct(10)
+    assert len(np.unique(few.observation.numpy(), axis=0)) == 10
+    drawn = owl.replay.sample(200)
+    assert len(np.unique(drawn.observation.numpy(), axis=0)) > 50  # of both environments
+
+
+def test_time_running_out_is_no_end():
+    owl = collected(dqn(**COLLECT), 30)
+    assert not owl.replay.sample_distinct(30).terminated.any()
+
+
+def test_box_actions_come_in_the_environments_units():
+    low, high = np.array([[-2.0, 0.0]], np.float32), np.array([[2.0, 10.0]], np.float32)
+    space = spaces.Box(low, high, dtype=np.float32)
+    model = actor_critic(SAC, env=Guess(space), **COLLECT)
+    rows = collected(model, 50).replay.sample_distinct(50)
+    assert rows.action.shape == (50, 1, 2)
+    stored = torch.as_tensor(model.replay_buffer.actions[:50, 0])
+    assert torch.allclose(
+        rows.action.flatten(1), stored * torch.tensor([2.0, 5.0]) + torch.tensor([0.0, 5.0])
+    )
+    assert rows.action[:, 0, 1].max() > 5.0  # beyond what a scaled action can be
+
+
+def test_rows_are_normalised_as_the_model_sees_them():
+    env = VecNormalize(make_vec_env(Guess, n_envs=1, seed=0))
+    model = dqn(env=env, **COLLECT)
+    rows = collected(model, 50).replay.sample_distinct(50)
+    raw = model.replay_buffer.observations[:50, 0]
+    assert np.array_equal(rows.observation.numpy(), env.normalize_obs(raw))
+    rewards = model.replay_buffer.rewards[:50, 0]
+    assert np.array_equal(rows.reward.numpy(), env.normalize_reward(rewards))
+
+
+def test_dict_rows_are_flat():
+    model = dqn(observations="dict", **COLLECT)
+    owl = collected(model, 10)
+    rows = owl.replay.sample_distinct(10)
+    assert rows.observation.shape == (10, 1 + 36 * 36 + 2)
+    buffer = model.replay_buffer
+    assert np.array_equal(rows.observation[:, :1].numpy(), buffer.observations["door"][:10, 0])
+    image = rows.next_observation[:, 1:-2].numpy().reshape(10, 1, 36, 36)
+    assert np.array_equal(image, buffer.next_observations["image"][:10, 0])
+
+
+def test_drawing_leaves_the_models_random_numbers_alone():
+    owl = collected(dqn(**COLLECT), 30)
+    before = repr(np.random.get_state())  # the numbers, and how far they are drawn
+    owl.replay.sample(10)
+    owl.replay.sample_distinct(10)
+    assert repr(np.random.get_state()) == before
+
+
+@pytest.mark.parametrize("observations", ["box", "dict"])
+def test_state_comes_back(observations):
+    owl = collected(dqn(observations=observations, **COLLECT), 20, 30)
+    state = owl.replay.state_dict()
+    other = SB3Learner(dqn(observations=observations, **COLLECT)).replay
+    other.load_state_dict(state)
+    assert repr(other).endswith("kept={'0': 20, '1': 30})")
+    assert other.state_dict()["kept"] is not state["kept"]
+    assert other.state_dict()["envs"] == state["envs"]
+    with pytest.raises(OwlValueError, match="does not fit"):
+        other.load_state_dict({"kept": {}})
+    wrong = {**state, "kept": {"0": {**state["kept"]["0"], "actions": np.zeros((20, 1, 9))}}}
+    with pytest.raises(OwlValueError, match="rows of task '0'"):
+        other.load_state_dict(wrong)
+
+
+def test_refill_takes_the_newest_that_fit():
+    model = dqn(buffer_size=10, **COLLECT)
+    owl = collected(dqn(**COLLECT), 25)
+    kept = owl.replay.state_dict()["kept"]["0"]
+    buffer = new_buffer(model)
+    refill(buffer, kept)
+    assert np.array_equal(in_time(buffer, "rewards"), kept["rewards"][-10:])
+
+
+def test_other_kinds_of_buffers_are_named():
+    model = dqn()
+    model.replay_buffer_class = NStepReplayBuffer
+    with pytest.raises(OwlValueError, match="replay_buffer_class"):
+        OwlWrapper(model)
+    model = dqn()
+    model.replay_buffer = None
+    with pytest.raises(OwlValueError, match="NoneType"):
+        OwlWrapper(model)

@@ -1,0 +1,188 @@
+"""Scripts in CleanRL's manner go on with their own buffer; their loop is not touched."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
+
+from owlrl import DistillationRegularizer, OwlWrapper, check_learner
+from owlrl.adapters.buffers import BufferReplay
+from owlrl.describe.given import as_replay
+from owlrl.errors import OwlStateError, OwlValueError
+from tests import own_actor_critic
+from tests.adapters.cleanrl import CopiedBuffer, make_script, score, train
+
+BOX, PUSH = spaces.Box(-1.0, 1.0, (2,), np.float32), spaces.Box(-2.0, 2.0, (1,), np.float32)
+
+
+def filled(rows=10, *, size=20, n_envs=1, actions=None, **options):
+    """A buffer of rows whose observations and rewards count up."""
+    actions = spaces.Discrete(5) if actions is None else actions
+    buffer = ReplayBuffer(size, spaces.Box(-9e9, 9e9, (2,), np.float32), actions, n_envs=n_envs, **options)
+    add(buffer, range(rows))
+    return buffer
+
+
+def add(buffer, steps):
+    for step in steps:
+        number = step + 0.1 * np.arange(buffer.n_envs)
+        rows = np.repeat(number[:, None], 2, axis=1)
+        action = np.full((buffer.n_envs, 1), step % 5, buffer.actions.dtype)
+        done = np.full(buffer.n_envs, step % 4 == 3)
+        buffer.add(rows, rows + 1, action, number, done, [{}] * buffer.n_envs)
+
+
+def test_one_task_equals_the_bare_script_bit_for_bit():
+    bare, script = make_script(ReplayBuffer), make_script(CopiedBuffer)
+    np.random.seed(3)
+    train(bare, 1, steps=320)
+    np.random.seed(3)
+    owl = OwlWrapper(script.learner(), regularizer=DistillationRegularizer(100.0))
+    with owl.task("only"):
+        train(script, 1, steps=320)
+    for old, new in zip(bare.q.parameters(), script.q.parameters(), strict=True):
+        assert torch.equal(old, new)
+    assert np.array_equal(bare.rb.actions, script.rb.actions)
+
+
+def test_the_script_keeps_both_tasks_and_goes_on_from_a_file(tmp_path):
+    script = make_script()
+    owl = OwlWrapper(script.learner(), regularizer=DistillationRegularizer(1.0, seed=0))
+    for shift in (1, 2):
+        with owl.task(f"plus {shift}"):
+            train(script, shift)
+    scores = {}
+    for shift in (1, 2):
+        with owl.use(f"plus {shift}"):
+            scores[shift] = score(script, shift)
+    assert scores == {1: 1.0, 2: 1.0}
+    owl.save(tmp_path / "owl.safetensors")
+    fresh = make_script(CopiedBuffer, seed=5)
+    again = OwlWrapper.load(
+        tmp_path / "owl.safetensors", fresh.learner(), regularizer=DistillationRegularizer(1.0)
+    )
+    with again.task("plus 2"):
+        assert len(again.replay) == 400  # its rows are there
+        assert np.array_equal(np.sort(fresh.rb.rewards[:200].sum(1)), np.sort(kept_rewards(owl, "plus 2")))
+        train(fresh, 2, steps=30)
+    with again.use("plus 1"):
+        assert score(fresh, 1) == 1.0
+
+
+def kept_rewards(owl, task):
+    return owl.replay.state_dict()["kept"][task]["rewards"].sum(1)
+
+
+def test_an_actor_with_critics_has_such_a_buffer_too():
+    script = own_actor_critic.make_script("sac")
+    rb = ReplayBuffer(200, BOX, PUSH, handle_timeout_termination=False)
+    learner = script.learner(replay=rb)
+    check_learner(learner)
+    owl = OwlWrapper(learner)
+    with owl.task("a"):
+        rng = np.random.default_rng(0)
+        for _ in range(30):
+            seen, action = rng.uniform(-1, 1, (2, 1, 2)), rng.uniform(-2, 2, (1, 1))
+            rb.add(seen[0], seen[1], action, np.array([1.0]), np.array([False]), [{}])
+    rows = owl.replay.sample_distinct(30)
+    assert rows.action.shape == (30, 1)
+    assert rows.action.abs().max() > 1.0  # as the script stores them: in the environment's units
+    assert owl.learner.td_errors(rows, np.array([0])).shape == (1, 30)
+
+
+@pytest.mark.parametrize("n_envs", [1, 3])
+@pytest.mark.parametrize("rows", [7, 60])  # not full, and over its end
+def test_rows_come_out_as_they_went_in(n_envs, rows):
+    buffer = filled(rows, size=20 * n_envs, n_envs=n_envs)
+    replay = BufferReplay(buffer, gamma=0.5, seed=0)
+    got = replay.sample_distinct(1_000)
+    first = max(0, rows - 20)
+    assert len(replay) == len(got) == (rows - first) * n_envs
+    step = got.reward.floor()
+    assert sorted(set(step.tolist())) == list(range(first, rows))
+    assert torch.equal(got.observation, got.reward[:, None].expand(-1, 2))
+    assert torch.equal(got.next_observation, got.observation + 1)
+    assert got.action.dtype == torch.int64 and torch.equal(got.action, (step % 5).long())
+    assert torch.equal(got.terminated, step % 4 == 3)
+    assert torch.equal(got.discount, torch.full((len(got),), 0.5))
+    few = replay.sample_distinct(5)
+    assert len(set(few.reward.tolist())) == 5
+    assert set(replay.sample(50).reward.tolist()) <= set(got.reward.tolist())
+
+
+@pytest.mark.parametrize(("tells", "saves"), [(True, False), (False, False), (False, True)])
+def test_a_task_comes_back_with_its_last_rows(tells, saves):
+    buffer = filled(0, size=50, handle_timeout_termination=tells, optimize_memory_usage=saves)
+    replay = BufferReplay(buffer, warm_start=6)
+    replay.begin_task("a")
+    add(buffer, range(10))
+    before = replay.sample_distinct(6)
+    assert len(before) == 6
+    replay.end_task()
+    replay.begin_task("b")
+    assert replay.buffer is buffer
+    assert len(replay) == 0
+    add(buffer, [40])
+    replay.begin_task("a")
+    got = replay.sample_distinct(100)
+    assert got.reward.tolist() == [4.0, 5.0, 6.0, 7.0, 8.0, 9.0]
+    expected = [False, False, False, True, False, saves]  # where rows hang together the last must end
+    assert got.terminated.tolist() == expected
+    assert got.next_observation[:, 0].tolist() == [5.0, 6.0, 7.0, 8.0, 9.0, 10.0]
+
+
+def test_nothing_is_kept_without_warm_start():
+    replay = BufferReplay(filled(0), warm_start=0)
+    replay.begin_task("a")
+    add(replay.buffer, range(5))
+    replay.end_task()
+    replay.begin_task("a")
+    assert len(replay) == 0
+
+
+def test_drawing_leaves_the_scripts_random_numbers_alone():
+    replay, before = BufferReplay(filled()), repr(np.random.get_state())  # and how far they are drawn
+    replay.sample(5)
+    replay.sample_distinct(5)
+    assert repr(np.random.get_state()) == before
+
+
+def test_state_comes_back_or_is_refused():
+    replay = BufferReplay(filled(0), seed=0)
+    replay.begin_task("a")
+    add(replay.buffer, range(5))
+    replay.end_task()
+    other = BufferReplay(filled(0), seed=1)
+    other.load_state_dict(replay.state_dict())
+    other.begin_task("a")
+    replay.begin_task("a")
+    assert torch.equal(other.sample(9).reward, replay.sample(9).reward)
+    with pytest.raises(OwlValueError, match="does not fit"):
+        other.load_state_dict({"kept": {}})
+    with pytest.raises(OwlValueError, match="of task 'a' have shape"):
+        BufferReplay(filled(0, n_envs=2)).load_state_dict(replay.state_dict())
+
+
+def test_what_cannot_be_is_said():
+    with pytest.raises(OwlValueError, match="warm_start is -1"):
+        BufferReplay(filled(), warm_start=-1)
+    with pytest.raises(OwlStateError, match="no task was begun"):
+        BufferReplay(filled()).end_task()
+    dicts = DictReplayBuffer(10, spaces.Dict({"a": BOX}), spaces.Discrete(2))
+    assert as_replay(dicts, gamma=0.9) is dicts
+    script = make_script()
+    script.rb = dicts
+    with pytest.raises(OwlValueError, match=r"replay is a DictReplayBuffer and lacks .*begin_task"):
+        check_learner(script.learner())
+    assert as_replay(ReplayBuffer, gamma=0.9) is ReplayBuffer  # the class is no buffer
+
+
+def test_it_may_be_given_to_the_wrapper():
+    script = make_script()
+    rb, script.rb = script.rb, None
+    owl = OwlWrapper(script.learner(), replay=rb)
+    assert repr(owl.replay).startswith("BufferReplay(ReplayBuffer of 0 rows")
+    assert owl.replay.gamma == 0.5

@@ -1,0 +1,39 @@
+"""eval_mode puts every submodule's own mode back, whatever happens."""
+
+import pytest
+import torch
+from torch import nn
+
+from owlrl import MultiHeadQ
+from owlrl.heads.modes import eval_mode, parameters_of
+
+
+def test_each_submodule_gets_its_own_mode_back():
+    network = nn.Sequential(nn.Dropout(), nn.BatchNorm1d(2), nn.Linear(2, 2))
+    network[1].eval()
+    with pytest.raises(KeyError), eval_mode(network, network[0]):
+        assert not any(m.training for m in (network, network[0], network[1]))
+        raise KeyError
+    assert [m.training for m in network.modules()] == [True, True, False, True]
+
+
+def test_a_linear_layer_with_a_hook_that_has_a_mode_is_not_passed_over():
+    layer = nn.utils.spectral_norm(nn.Linear(3, 2))  # iterates on its buffers in training mode
+    before = layer.weight_u.clone()
+    with eval_mode(nn.Sequential(layer)):
+        layer(torch.ones(1, 3))
+    assert torch.equal(layer.weight_u, before)
+    assert layer.training
+
+
+def test_parameters_are_found_as_torch_finds_them():
+    shared = nn.Linear(4, 4)
+    trunk = nn.Sequential(
+        shared, nn.ReLU(), shared, nn.ParameterList([torch.zeros(2)]), nn.Linear(4, 4, bias=False)
+    )
+    q = MultiHeadQ(trunk, 4, 2, dueling=True)
+    for _ in range(3):
+        q.add_head()
+    expected, found = list(q.parameters()), parameters_of(q)
+    assert len(found) == len(expected) == 20
+    assert all(a is b for a, b in zip(found, expected, strict=True))
