@@ -36,9 +36,9 @@ from owlrl import (
     RewardEvidence,
     SharedReplay,
 )
+from owlrl.describe.outputs import GaussianQ
 from owlrl.envs import PendulumVectorEnv
 from owlrl.learners import SAC
-from owlrl.describe.outputs import GaussianQ
 
 torch.manual_seed(0)
 torch.set_num_threads(1)  # the networks are small

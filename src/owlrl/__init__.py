@@ -5,13 +5,13 @@ A head per task (`MultiHeadQ`), a guard against forgetting (`EWCRegularizer`,
 says which task it is (`ExpWeightsSelector`), put around your own training loop by `OwlWrapper`.
 """
 
+from owlrl.acting.episodes import Evaluation
+from owlrl.acting.policy import AdaptivePolicy
 from owlrl.describe.actor_critic import ActorCriticLearner
 from owlrl.describe.check import check_learner
-from owlrl.acting.episodes import Evaluation
+from owlrl.describe.q_learner import QLearner
 from owlrl.evidence import GaussianNLLEvidence, ModelEvidence, RewardEvidence, TDErrorEvidence
 from owlrl.heads import MultiHeadQ, promote_output_layers
-from owlrl.acting.policy import AdaptivePolicy
-from owlrl.describe.q_learner import QLearner
 from owlrl.regularizers import CombinedRegularizer, DistillationRegularizer, EWCRegularizer
 from owlrl.replay import (
     PrioritizedSampler,

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
+from owlrl.describe.temperature import TaskTemperature
 from owlrl.errors import NonFiniteError, OwlStateError
 from owlrl.protocols import OffPolicyLearner
-from owlrl.describe.temperature import TaskTemperature
 
 __all__ = ["StepGuard"]
 

@@ -10,18 +10,18 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from owlrl.describe.given import as_env, as_learner, as_replay
+from owlrl.acting.episodes import Evaluation, run_episodes
+from owlrl.acting.policy import AdaptivePolicy
 from owlrl.checkpoint import load_state, save_state, set_rng_state
 from owlrl.describe.check import check_bound, check_learner, part_problem
+from owlrl.describe.given import as_env, as_learner, as_replay
 from owlrl.errors import OwlStateError, OwlTypeError, OwlValueError, int_problem, raise_problems
-from owlrl.acting.episodes import Evaluation, run_episodes
 from owlrl.evidence import TDErrorEvidence
-from owlrl.step_guard import StepGuard
-from owlrl.acting.policy import AdaptivePolicy
 from owlrl.protocols import Evidence, HeadSelector, OffPolicyLearner, Regularizer, Stateful, TaskReplay
 from owlrl.selection import ExpWeightsSelector, OracleSelector
-from owlrl.wrapper_state import TaskRecord, load_own_state, own_state, restore_wrapper, wrapper_state
+from owlrl.step_guard import StepGuard
 from owlrl.types import HeadPointer, Transitions
+from owlrl.wrapper_state import TaskRecord, load_own_state, own_state, restore_wrapper, wrapper_state
 
 __all__ = ["OwlWrapper"]
 

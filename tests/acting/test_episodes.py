@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from owlrl.errors import OwlValueError
 from owlrl.acting.episodes import run_episodes
+from owlrl.errors import OwlValueError
 
 
 class Countdown(gym.Env):

@@ -22,9 +22,9 @@ from owlrl import (
     UniformSelector,
     check_learner,
 )
+from owlrl.describe.outputs import Deterministic, GaussianQ, QValues, normal_points
 from owlrl.errors import NonFiniteError, OwlError, OwlStateError, OwlTypeError, OwlValueError
 from owlrl.fisher import squared_gradients
-from owlrl.describe.outputs import Deterministic, GaussianQ, QValues, normal_points
 from owlrl.protocols import OffPolicyLearner, missing_members
 from tests.own_actor_critic import GAMMA, Actor, Critic, Push, Pusher, Script, make_script, state, train
 

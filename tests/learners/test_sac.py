@@ -19,10 +19,10 @@ from owlrl import (
     PrioritizedSampler,
     TaskScopedReplay,
 )
+from owlrl.describe.outputs import GaussianQ
 from owlrl.errors import NonFiniteError, OwlError
 from owlrl.evidence import GaussianNLLEvidence
 from owlrl.learners import SAC, SAC_FAST, SAC_PAPER, SACConfig
-from owlrl.describe.outputs import GaussianQ
 from tests.own_actor_critic import Push
 
 QUICK = SACConfig(

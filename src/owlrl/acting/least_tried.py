@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from owlrl.errors import OwlTypeError, OwlValueError, int_problem, raise_problems
 from owlrl.acting.policy import AdaptivePolicy, TraceStep
+from owlrl.errors import OwlTypeError, OwlValueError, int_problem, raise_problems
 
 __all__ = ["LeastTried"]
 

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from owlrl.describe._trained import HeadedNetwork, TrainedNetwork
-from owlrl.heads.modes import eval_mode
 from owlrl.describe.outputs import (
     CriticOutput,
     Deterministic,
@@ -18,6 +17,7 @@ from owlrl.describe.outputs import (
     normal_points,
     policy_information,
 )
+from owlrl.heads.modes import eval_mode
 from owlrl.protocols import Consolidation
 from owlrl.td import soft_value, td_target
 from owlrl.types import Transitions

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from owlrl.describe._trained import TrainedNetwork
 from owlrl.describe._problems import head_problems, ownership_problems, target_problems
-from owlrl.heads.growth import owning_group
-from owlrl.heads.view import joined
-from owlrl.heads.modes import probing
+from owlrl.describe._trained import TrainedNetwork
 from owlrl.describe.outputs import CriticOutput, QValues
+from owlrl.heads.growth import owning_group
+from owlrl.heads.modes import probing
+from owlrl.heads.view import joined
 
 __all__ = [
     "alpha_problems",

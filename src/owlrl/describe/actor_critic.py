@@ -22,14 +22,14 @@ from owlrl.describe._actor_critic_problems import (
 )
 from owlrl.describe._problems import common_problems, target_problems
 from owlrl.describe.given import as_replay
+from owlrl.describe.outputs import CriticOutput, Deterministic, Distribution, GaussianQ, QValues, TanhGaussian
+from owlrl.describe.temperature import TaskTemperature
 from owlrl.errors import OwlStateError, OwlTypeError, OwlValueError
 from owlrl.heads import MultiHeadQ
+from owlrl.heads.modes import probing
 from owlrl.heads.output_layers import default_input
 from owlrl.heads.view import Call, joined
-from owlrl.heads.modes import probing
-from owlrl.describe.outputs import CriticOutput, Deterministic, Distribution, GaussianQ, QValues, TanhGaussian
 from owlrl.protocols import Consolidation, MultiHead, Stateful, TaskReplay
-from owlrl.describe.temperature import TaskTemperature
 from owlrl.types import HeadPointer, Transitions
 
 __all__ = ["ActorCriticLearner"]

@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from owlrl.describe._trained import TrainedNetwork
 from owlrl.describe._problems import (
     common_problems,
     head_problems,
@@ -19,6 +18,7 @@ from owlrl.describe._problems import (
     ownership_problems,
     target_problems,
 )
+from owlrl.describe._trained import TrainedNetwork
 from owlrl.describe.given import as_replay
 from owlrl.errors import OwlStateError
 from owlrl.heads import MultiHeadQ

@@ -17,17 +17,17 @@ from owlrl import (
     SharedReplay,
     TaskScopedReplay,
 )
+from owlrl.acting.episodes import final_observations
 from owlrl.checkpoint import load_state, save_state
+from owlrl.describe.outputs import GaussianQ
 from owlrl.envs import PendulumVectorEnv, TaskSpec
 from owlrl.errors import OwlValueError
-from owlrl.acting.episodes import final_observations
 from owlrl.experiments.config import Run
 from owlrl.experiments.episodes import FloatArray, LaneStep, run_lanes
 from owlrl.experiments.evidence import make_evidence
 from owlrl.experiments.policies import parse_policy
 from owlrl.experiments.session import Session, acting_policy
 from owlrl.learners import SAC
-from owlrl.describe.outputs import GaussianQ
 from owlrl.wrapper_state import restore_wrapper, wrapper_state
 
 __all__ = ["ControlSession", "PendulumLanes", "final_angles", "load_session"]

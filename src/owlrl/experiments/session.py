@@ -22,6 +22,7 @@ from owlrl import (
     SharedReplay,
     TaskScopedReplay,
 )
+from owlrl.acting.least_tried import LeastTried
 from owlrl.checkpoint import load_state, save_state
 from owlrl.envs import Table, TabulatedVectorEnv
 from owlrl.errors import OwlStateError, OwlValueError
@@ -32,7 +33,6 @@ from owlrl.experiments.methods import Method
 from owlrl.experiments.policies import ORACLE, SELECTORS, parse_policy
 from owlrl.experiments.tasks import resolve_unseen, table_of, tables_of
 from owlrl.learners import DQN, DQNConfig
-from owlrl.acting.least_tried import LeastTried
 from owlrl.protocols import OffPolicyLearner
 from owlrl.wrapper_state import restore_wrapper, wrapper_state
 

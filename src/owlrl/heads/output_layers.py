@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from owlrl.errors import OwlValueError, raise_problems
-from owlrl.heads.view import Call
 from owlrl.heads.modes import probing
+from owlrl.heads.view import Call
 
 __all__ = ["check_promotable", "default_input", "find_output_layers"]
 

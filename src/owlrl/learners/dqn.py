@@ -14,12 +14,12 @@ from torch.nn.utils import clip_grad_norm_
 
 from owlrl.errors import NonFiniteError, OwlTypeError, OwlValueError, int_problem, raise_problems
 from owlrl.heads import MultiHeadQ
+from owlrl.heads.modes import eval_mode, parameters_of
 from owlrl.learners._loop import auto_device, check_successor, progress, spaces_of
 from owlrl.learners.dqn_config import FAST, DQNConfig
 from owlrl.learners.encoders import default_trunk
 from owlrl.learners.schedules import EpsilonSchedule
 from owlrl.learners.stepping import Stepper
-from owlrl.heads.modes import eval_mode, parameters_of
 from owlrl.replay import TaskScopedReplay
 from owlrl.td import double_q_value, max_q_value, taken, td_target
 from owlrl.types import Transitions

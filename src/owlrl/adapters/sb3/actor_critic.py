@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from owlrl.describe.actor_critic import ActorCriticLearner
 from owlrl.adapters.sb3.observations import ObservationRows
+from owlrl.describe.actor_critic import ActorCriticLearner
 from owlrl.describe.outputs import Deterministic, Distribution, TanhGaussian
 from owlrl.protocols import Stateful, TaskReplay
 

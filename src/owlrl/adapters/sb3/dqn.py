@@ -8,9 +8,9 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from owlrl.adapters.sb3.observations import ObservationRows
+from owlrl.describe.q_learner import QLearner
 from owlrl.heads.view import NetworkView
 from owlrl.protocols import Stateful, TaskReplay
-from owlrl.describe.q_learner import QLearner
 
 __all__ = ["describe_dqn"]
 
