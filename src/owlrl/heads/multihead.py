@@ -64,7 +64,7 @@ class MultiHeadQ(nn.Module):
         dueling: value and advantage streams per head.
         head: a factory ``head(feature_dim, num_actions) -> nn.Module`` for heads of one's own.
 
-    Not thread-safe: the active head is one shared pointer.
+    The active head is one for all threads; ``head=``, `all_heads` and `per_row` may be called by several.
 
     >>> import torch
     >>> from torch import nn
@@ -165,13 +165,15 @@ class MultiHeadQ(nn.Module):
             new.to(device=like.device, dtype=like.dtype)
             if init == "zero":
                 _answer_zero(new)
-        new.train(self.training)
+        _take_mode(new, active)
         for parameter in new.parameters():
             parameter.grad = None
         if optimizer is not None:
             names = {f"heads.{self.num_heads}.{name}": p for name, p in new.named_parameters()}
             extend_optimizer(optimizer, self.heads[0].parameters(), names)
         self.heads.append(new)
+        for stack, layers in zip(self._stacks, self._linears() or (), strict=False):
+            stack.gather(layers)
         return self.num_heads - 1
 
     def activate(self, head: int) -> None:
@@ -241,6 +243,10 @@ class MultiHeadQ(nn.Module):
             return torch.stack(outputs)[place, torch.arange(len(features), device=features.device)]
         rows = [s.per_row(layers, features, heads) for s, layers in zip(self._stacks, streams, strict=False)]
         return dueling_q(*rows) if len(rows) == 2 else rows[0]
+
+
+def _take_mode(new: nn.Module, like: nn.Module) -> None:
+    new.train(like.training)
 
 
 def _answer_zero(head: nn.Module) -> None:
