@@ -17,7 +17,7 @@ from owlrl import (
     SharedReplay,
     TaskScopedReplay,
 )
-from owlrl.acting.episodes import final_observations
+from owlrl.acting.stepping import final_observations
 from owlrl.checkpoint import load_state, save_state
 from owlrl.describe.outputs import GaussianQ
 from owlrl.envs import PendulumVectorEnv, TaskSpec

@@ -7,7 +7,7 @@ from owlrl.learners.gaussian import GaussianActor, GaussianCritics
 from owlrl.learners.sac import SAC
 from owlrl.learners.sac_config import SAC_FAST, SAC_PAPER, SACConfig
 from owlrl.learners.schedules import EpsilonSchedule
-from owlrl.learners.stepping import Stepper, Steps
+from owlrl.acting.stepping import Stepper, Steps
 
 __all__ = [
     "DQN",

@@ -19,7 +19,7 @@ from owlrl.learners._loop import auto_device, check_successor, progress, spaces_
 from owlrl.learners.dqn_config import FAST, DQNConfig
 from owlrl.learners.encoders import default_trunk
 from owlrl.learners.schedules import EpsilonSchedule
-from owlrl.learners.stepping import Stepper
+from owlrl.acting.stepping import Stepper
 from owlrl.replay import TaskScopedReplay
 from owlrl.td import double_q_value, max_q_value, taken, td_target
 from owlrl.types import Transitions

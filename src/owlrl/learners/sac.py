@@ -17,7 +17,7 @@ from owlrl.learners._boxes import ActionBox, check_observations
 from owlrl.learners._loop import auto_device, check_successor, progress, spaces_of
 from owlrl.learners.gaussian import GaussianActor, GaussianCritics
 from owlrl.learners.sac_config import SAC_FAST, SACConfig
-from owlrl.learners.stepping import Stepper
+from owlrl.acting.stepping import Stepper
 from owlrl.replay import TaskScopedReplay
 from owlrl.td import soft_value, td_target
 from owlrl.types import Transitions
