@@ -1,6 +1,8 @@
 """OwlWrapper end to end: the point of the library, exceptions, bit equality, save and load."""
 
 import copy
+import threading
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -12,12 +14,14 @@ from owlrl import (
     EWCRegularizer,
     ExpWeightsSelector,
     MultiHeadQ,
+    OracleSelector,
     OwlWrapper,
     QLearner,
     TDErrorEvidence,
     UniformSelector,
 )
 from owlrl.errors import NonFiniteError, OwlError, OwlStateError, OwlTypeError, OwlValueError
+from owlrl.td import taken
 from tests.own_dqn import SIZE, Signs, make_replay, make_script, score, train
 
 TASKS = {"same": Signs(0), "next": Signs(1)}
@@ -688,3 +692,242 @@ def test_evidence_is_measured_for_each_head():
         with owl.task(name):
             train(script, env, 100)
     assert set(evidence.scales) == {0, 1} and all(s > 0 for s in evidence.scales.values())
+
+
+# ------------------------------------------------------------------------------- defaults
+
+
+@pytest.mark.parametrize("kind", ["plain", "multihead", "dueling"])
+def test_the_bare_call_keeps_the_first_task_and_finds_both(kind):
+    script = make_script(kind)
+    owl = OwlWrapper(script.learner(), seed=0)
+    for name, env in TASKS.items():
+        with owl.task(name):
+            train(script, env)
+    for name, env in TASKS.items():
+        assert owl.evaluate(env, task=name, seed=1).mean_return > 7.5
+        unknown = owl.evaluate(env, true_task=name, seed=1)
+        assert unknown.found.mean() > 0.9 and unknown.mean_return > 6.0
+
+
+class Dropping(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(SIZE, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.2))
+        self.last = nn.Linear(16, SIZE)
+
+    def forward(self, x):
+        return self.last(self.body(x))
+
+
+def test_with_one_task_the_bare_call_changes_no_bit_of_a_network_with_dropout_and_batch_norm():
+    ended = []
+    for wrapped in (False, True):
+        torch.manual_seed(3)
+        q = Dropping()
+        optimizer, replay = torch.optim.Adam(q.parameters(), lr=1e-2), make_replay("scoped")
+        owl = OwlWrapper(QLearner(q, None, optimizer, replay=replay, gamma=0.5)) if wrapped else None
+        if owl is None:
+            replay.begin_task("only")
+        with owl.task("only") if owl is not None else nullcontext():
+            rng = np.random.default_rng(0)
+            for _ in range(200):
+                sign, action = np.eye(SIZE, dtype=np.float32)[rng.integers(SIZE)], int(rng.integers(SIZE))
+                replay.add(sign, action, float(action), sign, True, False)
+                if len(replay) < 16:
+                    continue
+                batch = replay.sample(16)
+                loss = (taken(q(batch.observation), batch.action) - batch.reward).square().mean()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+            ended.append(({k: v.clone() for k, v in q.state_dict().items()}, torch.get_rng_state()))
+    assert equal(ended[0][0], ended[1][0]) and torch.equal(ended[0][1], ended[1][1])
+
+
+def test_a_seeded_learner_gives_the_same_bits_twice_with_nothing_else_seeded():
+    states = []
+    for _ in range(2):
+        script = make_script("plain", seed=5)
+        owl = OwlWrapper(script.learner())
+        for name, env in TASKS.items():
+            with owl.task(name):
+                train(script, env, steps=100)
+        states.append(weights(script))
+    assert equal(*states)
+
+
+def test_parts_can_be_turned_off():
+    script = make_script()
+    owl = OwlWrapper(script.learner(), regularizer=None, evidence=None)
+    with owl.task("same"):
+        train(script, TASKS["same"], steps=50)
+    assert owl.regularizer is None and owl.evidence is None
+    with pytest.raises(OwlStateError, match=r"evidence=ModelEvidence\(\)"):
+        owl.policy()
+    assert owl.evaluate(TASKS["same"], task="same", episodes=1).returns.shape == (1,)
+    assert owl.evaluate(TASKS["same"], selector=UniformSelector(seed=0), episodes=1).returns.shape == (1,)
+
+
+def test_a_replay_that_mixes_tasks_is_refused():
+    script = make_script(replay="shared")
+    with pytest.raises(OwlValueError, match="mixes the rows of all tasks"):
+        OwlWrapper(script.learner())
+
+
+# --------------------------------------------------------------------- visits that are interrupted
+
+
+def test_a_visit_goes_on_after_an_exception():
+    script = make_script()
+    owl = OwlWrapper(script.learner(per_task={"epsilon": (epsilon := Epsilon())}), seed=0)
+    with pytest.raises(KeyboardInterrupt), owl.task("same"):
+        train(script, TASKS["same"], steps=50)
+        epsilon(), epsilon()
+        stored = len(script.replay)
+        raise KeyboardInterrupt
+    assert epsilon.calls == 0 and not owl.tasks["same"].visits
+    with owl.task("same"):
+        assert (epsilon.calls, len(script.replay)) == (2, stored)
+    assert owl.tasks["same"].visits == 1 and owl.memory["same"].seen == stored
+
+
+def test_a_failed_end_loses_nothing_and_can_be_repeated(monkeypatch):
+    script = make_script()
+    owl = OwlWrapper(script.learner(), seed=0)
+    with monkeypatch.context() as broken:
+        broken.setattr(owl.regularizer, "remember", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError), owl.task("same"):
+            train(script, TASKS["same"], steps=50)
+            trained = weights(script)
+    assert equal(weights(script), trained)
+    with owl.task("same"):
+        assert len(script.replay) == owl.memory["same"].seen > 0
+    assert owl.tasks["same"].visits == 1
+
+
+def test_another_task_in_between_starts_the_visit_over_and_keeps_what_is_remembered():
+    script = make_script()
+    owl = OwlWrapper(script.learner(), seed=0)
+    with pytest.raises(KeyError), owl.task("same"):
+        train(script, TASKS["same"], steps=50)
+        raise KeyError
+    with owl.task("next"):
+        train(script, TASKS["next"], steps=50)
+    with owl.task("same"):
+        assert not len(script.replay)
+        train(script, TASKS["same"], steps=50)
+    assert owl.tasks["same"].visits == 1 and owl.memory["same"].seen > len(script.replay)
+
+
+@pytest.mark.parametrize("kind", ["plain", "multihead"])
+def test_saved_inside_a_block_and_loaded_the_visit_goes_on_bit_for_bit(kind, tmp_path):
+    def make():
+        script = make_script(kind, seed=2)
+        return script, script.learner()
+
+    script, learner = make()
+    owl = OwlWrapper(learner, seed=0)
+    with owl.task("same"):
+        train(script, TASKS["same"], steps=80)
+    with owl.task("next"):
+        train(script, TASKS["next"], steps=60)
+        owl.save(tmp_path / "inside.safetensors")
+        python_state = script.rng.getstate()
+        train(script, Signs(1), steps=60)
+    again, learner = make()
+    loaded = OwlWrapper.load(tmp_path / "inside.safetensors", learner, seed=0)
+    with loaded.task("next"):
+        again.rng.setstate(python_state)
+        train(again, Signs(1), steps=60)
+    assert equal(weights(script), weights(again))
+    assert loaded.tasks["next"].steps == owl.tasks["next"].steps
+    assert loaded.memory["next"].seen == owl.memory["next"].seen
+
+
+# ------------------------------------------------------------------------------- removing, adopting
+
+
+def test_a_removed_task_is_gone_everywhere_and_its_head_is_used_again():
+    script = make_script()
+    owl = OwlWrapper(script.learner(), seed=0)
+    for name, env in TASKS.items():
+        with owl.task(name):
+            train(script, env, steps=100)
+    owl.remove("same")
+    assert list(owl.tasks) == ["next"] == list(owl.memory) == owl.policy().tasks
+    assert script.q(torch.eye(SIZE), head=0).eq(0).all()
+    with owl.task("third"):
+        train(script, Signs(2), steps=100)
+    assert owl.tasks["third"].head == 0 and script.q.num_heads == 2
+    with pytest.raises(OwlValueError, match="no task 'same'"):
+        owl.remove("same")
+
+
+@pytest.mark.parametrize("source", ["rows", "env"])
+def test_what_a_learner_knew_before_is_adopted_without_training(source):
+    script = make_script("plain")
+    script.replay.begin_task("before")
+    train(script, TASKS["same"])
+    known = weights(script)
+    owl = OwlWrapper(script.learner(), seed=0)
+    given = {"rows": script.replay.sample_distinct(500)} if source == "rows" else {"env": TASKS["same"]}
+    owl.adopt("same", **given)
+    assert equal(weights(script), known)
+    with owl.task("next"):
+        train(script, TASKS["next"])
+    assert owl.evaluate(TASKS["same"], task="same", seed=1).mean_return > 7.5
+    assert owl.evaluate(TASKS["same"], true_task="same", seed=1).found.mean() > 0.9
+    with pytest.raises(OwlStateError, match="before the first task"):
+        owl.adopt("late", env=TASKS["same"])
+
+
+def test_adopting_needs_rows_or_an_environment():
+    owl = OwlWrapper(make_script().learner())
+    with pytest.raises(OwlValueError, match="rows= or env="):
+        owl.adopt("same")
+    assert not owl.tasks
+
+
+# ------------------------------------------------------------------------------- watching
+
+
+def test_numbers_are_handed_to_whoever_watches():
+    seen = []
+    script = make_script()
+    owl = OwlWrapper(
+        script.learner(), watch=lambda step, numbers: seen.append((step, numbers)), watch_every=10
+    )
+    for name, env in TASKS.items():
+        with owl.task(name):
+            train(script, env, steps=100)
+    steps, numbers = zip(*seen, strict=True)
+    assert set(steps) >= {10, 20} and {n["head"] for n in numbers} == {0.0, 1.0}
+    assert numbers[-1]["memory/rows"] > 0 and any("drift" in key for key in numbers[-1])
+
+
+def test_threads_may_act_beside_training():
+    script = make_script()
+    owl = OwlWrapper(script.learner(), seed=0)
+    for name, env in TASKS.items():
+        with owl.task(name):
+            train(script, env)
+    wrong, stop = [], threading.Event()
+    signs = np.eye(SIZE, dtype=np.float32)
+
+    def act(shift: int) -> None:
+        policy = owl.policy(OracleSelector(shift))
+        policy.reset(num_envs=SIZE)
+        while not stop.is_set():
+            if (policy.act(signs) != (np.arange(SIZE) + shift) % SIZE).any():
+                wrong.append(shift)
+
+    threads = [threading.Thread(target=act, args=(shift,)) for shift in (0, 1, 0, 1)]
+    for thread in threads:
+        thread.start()
+    with owl.task("third"):
+        train(script, Signs(2))
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert not wrong
