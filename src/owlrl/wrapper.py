@@ -13,8 +13,14 @@ from torch.optim import Optimizer
 from owlrl.acting.episodes import Evaluation, run_episodes
 from owlrl.acting.policy import AdaptivePolicy
 from owlrl.checkpoint import load_state, save_state, set_rng_state
-from owlrl.describe.check import check_bound, check_learner, part_problem
-from owlrl.describe.given import as_env, as_learner, as_replay
+from owlrl.describe.given import (
+    as_env,
+    as_learner,
+    as_replay,
+    check_bound,
+    check_learner,
+    part_problem,
+)
 from owlrl.errors import OwlStateError, OwlTypeError, OwlValueError, int_problem, raise_problems
 from owlrl.evidence import TDErrorEvidence
 from owlrl.protocols import Evidence, HeadSelector, OffPolicyLearner, Regularizer, Stateful, TaskReplay
@@ -334,6 +340,7 @@ tasks=['left', 'right'])
 
     def _consolidate(self, name: str, record: TaskRecord) -> None:
         assert self.replay is not None
+        self.learner.finish_task()
         if not len(self.replay):
             raise OwlStateError(
                 f"OwlWrapper: task {name!r} left no transition in its {type(self.replay).__name__}; "
