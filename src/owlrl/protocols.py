@@ -96,6 +96,7 @@ class Consolidation:
         output: ``output(network_output, *targets) -> (B,)``: the number per row whose
             sensitivity ``importance="output"`` measures; for a Q-network Q(s, a).
         loss: ``loss(network_output, *targets) -> (B,)``: the learner's loss per row.
+        weight: (N,) how much each row counts, with mean 1; None where all count alike.
 
     >>> import torch
     >>> from torch import nn
@@ -113,6 +114,7 @@ class Consolidation:
     targets: tuple[Tensor, ...]
     output: Callable[..., Tensor]
     loss: Callable[..., Tensor]
+    weight: Tensor | None = None
 
 
 @runtime_checkable
@@ -250,6 +252,30 @@ class OffPolicyLearner(Protocol):
         """The discount of one step."""
         ...
 
+    @property
+    def seed(self) -> int | None:
+        """The seed that the learner was given, where it knows one: parts without a seed take it."""
+        ...
+
+    def scaling(self) -> Any:
+        """How raw rows become what the networks see now, a `owlrl.memory.Scaling`; None where they are it."""
+        ...
+
+    def finish_task(self) -> None:
+        """A task is left: put what is to be kept (averaged weights, say) into the networks.
+
+        Called before anything of the task is remembered.
+        """
+        ...
+
+    def trial(self, row: Transitions | None) -> list[str]:
+        """Run a row (None: one of zeros) through all that is needed later; everything that fails.
+
+        Forward pass, heads, TD errors, consolidation; in evaluation mode, with the generators as before
+        and nothing changed. Called when the learner is wrapped, and with the first row that it stores.
+        """
+        ...
+
     def problems(self) -> list[str]:
         """Everything wrong that can be seen before anything is changed."""
         ...
@@ -275,6 +301,10 @@ class OffPolicyLearner(Protocol):
 
         A tensor, or for learners of such observations a dict of arrays; what was prepared stays as it is.
         """
+        ...
+
+    def inputs(self, name: str, rows: Transitions) -> tuple[Tensor, ...]:
+        """What network ``name`` is called with for ``rows``, raw or scaled as they are."""
         ...
 
     def act(self, observation: Tensor, heads: Tensor) -> Tensor:

@@ -14,8 +14,14 @@ from owlrl._arguments import Arguments
 from owlrl.acting.episodes import Evaluation, collect_rows, run_episodes
 from owlrl.acting.policy import AdaptivePolicy
 from owlrl.checkpoint import load_state, save_state, set_rng_state
-from owlrl.describe.check import check_bound, check_learner, part_problem
-from owlrl.describe.given import as_env, as_learner, as_replay
+from owlrl.describe.given import (
+    as_env,
+    as_learner,
+    as_replay,
+    check_bound,
+    check_learner,
+    part_problem,
+)
 from owlrl.errors import OwlStateError, OwlTypeError, OwlValueError, raise_problems
 from owlrl.evidence import ModelEvidence
 from owlrl.memory import TaskMemories

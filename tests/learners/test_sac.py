@@ -18,6 +18,7 @@ from owlrl import (
     OwlWrapper,
     PrioritizedSampler,
     TaskScopedReplay,
+    Trained,
 )
 from owlrl.describe.outputs import GaussianQ
 from owlrl.errors import NonFiniteError, OwlError
@@ -58,11 +59,13 @@ def miss(agent, sign=1.0):
 
 def described(agent, **more):
     return ActorCriticLearner(
-        agent.actor, agent.critics, target_critics=agent.targets, actor_optimizer=agent.actor_optimizer,
-        critic_optimizer=agent.critic_optimizer, log_alpha=agent.log_alpha,
-        alpha_optimizer=agent.alpha_optimizer, replay=agent.replay, gamma=agent.config.gamma,
-        distribution=agent.actor, q=GaussianQ(), **more,
-    )  # fmt: skip
+        Trained(agent.actor, agent.actor_optimizer, output=agent.actor),
+        Trained(agent.critics, agent.critic_optimizer, agent.targets, output=GaussianQ()),
+        temperature=(agent.log_alpha, agent.alpha_optimizer),
+        replay=agent.replay,
+        gamma=agent.config.gamma,
+        **more,
+    )
 
 
 @pytest.mark.parametrize("changes", [{}, {"mean_loss": "likelihood"}, {"num_critics": 1}])

@@ -16,6 +16,7 @@ from owlrl import (
     OwlWrapper,
     SharedReplay,
     TaskScopedReplay,
+    Trained,
 )
 from owlrl.acting.stepping import final_observations
 from owlrl.checkpoint import load_state, save_state
@@ -127,18 +128,17 @@ class ControlSession:
         self.agent = _make_agent(run, self.env(next(iter(self.tasks))))
         agent = self.agent
         self.learner = ActorCriticLearner(
-            agent.actor,
-            agent.critics,
-            actor_optimizer=agent.actor_optimizer,
-            critic_optimizer=agent.critic_optimizer,
-            target_critics=agent.targets,
-            log_alpha=agent.log_alpha,
-            alpha_optimizer=agent.alpha_optimizer,
+            Trained(agent.actor, agent.actor_optimizer, output=agent.actor, init=run.recipe.init),
+            Trained(
+                agent.critics,
+                agent.critic_optimizer,
+                agent.targets,
+                output=GaussianQ(),
+                init=run.recipe.init,
+            ),
+            temperature=(agent.log_alpha, agent.alpha_optimizer),
             replay=agent.replay,
             gamma=run.sac.gamma,
-            distribution=agent.actor,
-            q=GaussianQ(),
-            init=run.recipe.init,
         )
         names = {parse_policy(name, control=True).evidence for name in run.acting}
         self.evidence = make_evidence(names, seed=run.seed, control=True)

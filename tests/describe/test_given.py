@@ -1,4 +1,4 @@
-"""check_learner and check_bound name all that is wrong at once."""
+"""What the wrapper is given: check_learner and check_bound name all that is wrong at once."""
 
 from types import MappingProxyType
 
@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from owlrl import MultiHeadQ, QLearner, check_learner
-from owlrl.describe.check import check_bound
+from owlrl.describe.given import check_bound
 from owlrl.errors import OwlTypeError
 from tests.own_dqn import make_script
 
@@ -24,8 +24,8 @@ def test_missing_members_are_all_named():
         check_learner(Half())
     text = str(caught.value)
     assert (
-        "misses act, add_head, bind, consolidation, prepare, problems, set_env, td_errors, unbind, values;"
-        in text
+        "misses act, add_head, bind, consolidation, finish_task, inputs, prepare, problems, scaling, seed, "
+        "set_env, td_errors, trial, unbind, values;" in text
     )
     assert "QLearner(" in text
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
+from owlrl.adapters.lists import ListReplay
 from owlrl.errors import NonFiniteError, OwlStateError, OwlTypeError, OwlValueError
 from owlrl.protocols import TaskReplay
-from owlrl.replay import ListReplay
 
 
 def row(number, *ends, dtype=np.float32):
