@@ -340,7 +340,8 @@ tasks=['left', 'right'])
                 "does your loop write to the replay that was given to the wrapper?"
             )
         self._guard.check_weights()
-        rows = self.replay.sample_distinct(self.samples)
+        source: Any = self.replay
+        rows = source.sample_distinct(self.samples)
         known = self.evidence.state_dict()
         self.evidence.calibrate(self.learner, record.head, rows)
         try:

@@ -8,12 +8,15 @@ are drawn is decided by a sampler: `UniformSampler`, `PrioritizedSampler` or
 
 from __future__ import annotations
 
-from owlrl.replay.balanced import RewardBalancedSampler
 from owlrl.replay.lists import ListReplay
-from owlrl.replay.prioritized import PrioritizedSampler
-from owlrl.replay.samplers import RowDraw, Sampler, UniformSampler
-from owlrl.replay.scoped import TaskScopedReplay
-from owlrl.replay.siblings import RehearsalReplay, SharedReplay
+from owlrl.replay.samplers import (
+    PrioritizedSampler,
+    RewardBalancedSampler,
+    RowDraw,
+    Sampler,
+    UniformSampler,
+)
+from owlrl.replay.scoped import RehearsalReplay, SharedReplay, TaskScopedReplay
 
 __all__ = [
     "ListReplay",

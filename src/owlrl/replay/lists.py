@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from owlrl._arguments import Arguments
 from owlrl.errors import NonFiniteError, OwlStateError, OwlTypeError, OwlValueError, raise_problems
-from owlrl.replay._checks import check_batch_size, check_task, restored_generator
-from owlrl.replay._spec import as_array, number, positive_int
-from owlrl.replay._store import to_transitions
+from owlrl.replay.rows import as_array, check_batch_size, check_task, restored_generator, to_transitions
 from owlrl.types import Transitions
 
 __all__ = ["ListReplay"]
@@ -62,18 +61,12 @@ class ListReplay:
         seed: int | None = None,
         device: torch.device | str = "cpu",
     ) -> None:
-        problems: list[str] = []
-        if not isinstance(rows, MutableSequence):
-            problems.append(f"rows is a {type(rows).__name__}; expected a list or a deque of tuples")
-        number("gamma", gamma, problems, most=1.0)
-        positive_int("warm_start", warm_start, problems, least=0)
-        if seed is not None:
-            positive_int("seed", seed, problems, least=0)
-        raise_problems("ListReplay", problems)
-        self.rows = rows
-        self.gamma = gamma
-        self.warm_start = warm_start
-        self.seed = seed
+        arguments = Arguments("ListReplay")
+        self.rows = arguments.instance("rows", rows, MutableSequence, "a list or a deque of tuples")
+        self.gamma = arguments.number("gamma", gamma, least=0.0, most=1.0)
+        self.warm_start = arguments.integer("warm_start", warm_start, least=0)
+        self.seed = arguments.integer("seed", seed, least=0, none=True)
+        arguments.check()
         self.device = device
         self._rng = np.random.default_rng(seed)
         self._task: str | None = None
