@@ -340,6 +340,9 @@ tasks=['left', 'right'])
                 "does your loop write to the replay that was given to the wrapper?"
             )
         self._guard.check_weights()
+        finish = getattr(self.learner, "finish_task", None)
+        if finish is not None:
+            finish()
         source: Any = self.replay
         rows = source.sample_distinct(self.samples)
         known = self.evidence.state_dict()

@@ -70,6 +70,7 @@ class ActorCriticLearner:
             the actor's dtype and device.
         layers: names of the output layers by network name, where they are not found by themselves.
         init: how a new task's heads start, "fresh", answering "zero" or as a "copy" of the active ones.
+        on_task_end: called when a task is left, before anything is remembered: hand over averaged weights.
 
     >>> import copy, torch
     >>> from collections import deque
@@ -110,6 +111,7 @@ class ActorCriticLearner:
         preprocess: Callable[[Tensor], Tensor] | None = None,
         layers: Mapping[str, Sequence[str]] | None = None,
         init: Literal["fresh", "zero", "copy"] = "fresh",
+        on_task_end: Callable[[], None] | None = None,
     ) -> None:
         self.actor = actor
         self.critics = critics
@@ -130,6 +132,7 @@ class ActorCriticLearner:
         self.preprocess = preprocess
         self.layers = layers
         self.init = init
+        self.on_task_end = on_task_end
         self._temperature: TaskTemperature | None = None
         self._own_alpha = "alpha" in self.per_task
         if isinstance(log_alpha, Tensor) and isinstance(alpha_optimizer, Optimizer):
@@ -234,6 +237,11 @@ class ActorCriticLearner:
             "ActorCriticLearner: env= was given, but this learner's own loop chooses its environment; "
             "leave it out and step that environment inside the block"
         )
+
+    def finish_task(self) -> None:
+        """The task is being left."""
+        if self.on_task_end is not None:
+            self.on_task_end()
 
     def prepare(self, observation: Tensor) -> Tensor:
         """What the networks are called with for a batch of raw observations."""

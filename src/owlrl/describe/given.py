@@ -29,6 +29,8 @@ def as_learner(item: Any) -> OffPolicyLearner:
     >>> as_learner("no model")
     'no model'
     """
+    if hasattr(item, "describe"):  # owlrl's own DQN and SAC
+        item = item.describe()
     adapter = _adapter(item)
     learner: OffPolicyLearner = item if adapter is None else adapter.adapt(item)
     return learner

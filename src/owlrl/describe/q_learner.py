@@ -52,6 +52,7 @@ class QLearner:
             cast to the network's dtype and device.
         layers: names of the output layers, where they are not found by themselves.
         init: how a new task's head starts, "fresh", answering "zero" or as a "copy" of the active one.
+        on_task_end: called when a task is left, before anything is remembered: hand over averaged weights.
 
     >>> import copy, torch
     >>> from collections import deque
@@ -77,6 +78,7 @@ class QLearner:
         preprocess: Preprocess | None = None,
         layers: Sequence[str] | None = None,
         init: Literal["fresh", "zero", "copy"] = "fresh",
+        on_task_end: Callable[[], None] | None = None,
     ) -> None:
         self.q = q
         self.target = target
@@ -89,6 +91,7 @@ class QLearner:
         self.preprocess = preprocess
         self.layers = layers
         self.init = init
+        self.on_task_end = on_task_end
         self._trained = TrainedNetwork(q, target, optimizer, layers=layers)
 
     @property
@@ -140,6 +143,11 @@ class QLearner:
             "QLearner: env= was given, but this learner's own loop chooses its environment; "
             "leave it out and step that environment inside the block"
         )
+
+    def finish_task(self) -> None:
+        """The task is being left."""
+        if self.on_task_end is not None:
+            self.on_task_end()
 
     def prepare(self, observation: Tensor) -> Tensor:
         """What the network is called with for a batch of raw observations."""

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from owlrl import (
-    ActorCriticLearner,
     AdaptivePolicy,
     OracleSelector,
     OwlWrapper,
@@ -19,7 +18,6 @@ from owlrl import (
 )
 from owlrl.acting.episodes import final_observations
 from owlrl.checkpoint import load_state, save_state
-from owlrl.describe.outputs import GaussianQ
 from owlrl.envs import PendulumVectorEnv, TaskSpec
 from owlrl.errors import OwlValueError
 from owlrl.experiments.config import Run
@@ -116,7 +114,7 @@ class ControlSession:
     >>> with session.task("pendulum+90") as head:
     ...     session.agent.learn(520, env=session.env("pendulum+90"))
     >>> head, session.heads, session.agent.updates
-    (0, {'pendulum+90': 0}, 24)
+    (0, {'pendulum+90': 0}, 20)
     """
 
     def __init__(self, run: Run) -> None:
@@ -125,21 +123,7 @@ class ControlSession:
         self.run = run
         self.tasks = run.specs
         self.agent = _make_agent(run, self.env(next(iter(self.tasks))))
-        agent = self.agent
-        self.learner = ActorCriticLearner(
-            agent.actor,
-            agent.critics,
-            actor_optimizer=agent.actor_optimizer,
-            critic_optimizer=agent.critic_optimizer,
-            target_critics=agent.targets,
-            log_alpha=agent.log_alpha,
-            alpha_optimizer=agent.alpha_optimizer,
-            replay=agent.replay,
-            gamma=run.sac.gamma,
-            distribution=agent.actor,
-            q=GaussianQ(),
-            init=run.recipe.init,
-        )
+        self.learner = self.agent.describe(init=run.recipe.init)
         names = {parse_policy(name, control=True).evidence for name in run.acting}
         self.evidence = make_evidence(names, seed=run.seed, control=True)
         self.heads: dict[str, int] = {}
@@ -184,7 +168,7 @@ class ControlSession:
         self.heads = dict(state_dict["heads"])
 
     def _parts(self) -> dict[str, Any]:
-        own = {"replay": self.agent.replay, "evidence": self.evidence, "agent": self.agent}
+        own = {"replay": self.agent.replay, "evidence": self.evidence}
         return {"regularizer": self._owl.regularizer, **own}
 
     def save(self, path: str | os.PathLike[str]) -> None:

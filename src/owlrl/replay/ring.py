@@ -134,7 +134,8 @@ class FrameRing:
         place = np.arange(max(0, int((now - first).max())))  # (P,)
         frame = (first[:, None] + place) % self.num_frames
         rows: np.ndarray = (frame * self.num_lanes + self._lanes[:, None])[place < (now - first)[:, None]]
-        return rows[self.live[rows]]
+        live: np.ndarray = rows[self.live[rows]]
+        return live
 
     @property
     def span(self) -> int:
