@@ -80,6 +80,7 @@ def filled(rows: int, *, sampler: Sampler | None = None, n_step: int = 1) -> Tas
         "action": np.arange(rows + 1) % 7,
         "reward": np.zeros(rows + 1, np.float32),
         "terminated": np.roll(last, -1),
+        "truncated": np.zeros(rows + 1, np.bool_),
         "live": ~last,
         "used": np.array([rows + 1]),
         "tail": np.array([rows]),

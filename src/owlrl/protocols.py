@@ -158,8 +158,15 @@ class TaskReplay(Stateful, Protocol):
         """Draw rows of the current task."""
         ...
 
-    def sample_distinct(self, limit: int) -> Transitions:
-        """Up to ``limit`` different one-step rows of the current task; all if there are fewer."""
+    def new_rows(self) -> Transitions | None:
+        """The one-step rows stored since the last call, or since `begin_task`; None if there are none.
+
+        Raw and copied, oldest first within each environment, with ``truncated``, ``env`` and ``task``.
+        """
+        ...
+
+    def forget(self, task: str) -> None:
+        """Drop what is kept of ``task``."""
         ...
 
     def __len__(self) -> int: ...

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from owlrl.learners import Stepper
+from owlrl.acting.stepping import Stepper
 from tests.acting.test_episodes import Countdown
 
 

@@ -10,7 +10,7 @@ import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from torch import nn
 
-from owlrl import DistillationRegularizer, OwlWrapper, PrioritizedSampler, QLearner, TaskScopedReplay
+from owlrl import DistillationRegularizer, OwlWrapper, PrioritizedSampler, TaskScopedReplay
 from owlrl.envs import CrossroadsEnv, TabulatedVectorEnv, tabulate
 from owlrl.errors import NonFiniteError, OwlError
 from owlrl.experiments.episodes import greedy_success
@@ -98,13 +98,13 @@ def test_prioritised_replay_is_told_the_errors():
 
 def test_two_contradicting_tasks_with_the_wrapper():
     agent = DQN(Signs(), config=QUICK, seed=0)
-    parts = {"replay": agent.replay, "per_task": {"epsilon": agent.epsilon}}
-    learner = QLearner(agent.q, agent.target, agent.optimizer, gamma=0.5, **parts)
-    owl = OwlWrapper(learner, regularizer=DistillationRegularizer(1.0, seed=0))
+    owl = OwlWrapper(agent, regularizer=DistillationRegularizer(1.0, seed=0))
     for name, shift in (("same", 0), ("next", 1)):
-        with owl.task(name):
+        with owl.task(name, env=Signs(shift)):
             assert agent.epsilon.seen == 0
-            agent.learn(350, env=Signs(shift))
+            before = agent.updates
+            agent.learn(350)
+            assert agent.updates == before + 310
     for name, shift in (("same", 0), ("next", 1)):
         assert owl.evaluate(Signs(shift), task=name, seed=0).mean_return / 8 >= 0.95
 
@@ -120,13 +120,29 @@ def test_the_same_seed_gives_the_same_weights_and_touches_no_global_generator():
 
 
 def test_what_is_handed_over_is_the_average():
-    agent = DQN(Signs(), config=QUICK, seed=0)
-    agent.learn(100)
-    pairs = zip(agent.q.parameters(), agent.target.parameters(), strict=True)
-    assert all(torch.equal(a, b) for a, b in pairs)
-    plain = DQN(Signs(), config=replaced(hand_over=False), seed=0)
-    plain.learn(100)
+    agent, plain = (DQN(Signs(), config=replaced(hand_over=h), seed=0) for h in (True, False))
+    for each in (agent, plain):
+        each.learn(100)
+        assert not torch.equal(each.q.heads[0].weight, each.target.heads[0].weight)
+        each.hand_over()
+    assert all(
+        torch.equal(a, b) for a, b in zip(agent.q.parameters(), agent.target.parameters(), strict=True)
+    )
     assert not torch.equal(plain.q.heads[0].weight, plain.target.heads[0].weight)
+
+
+def test_what_acts_is_the_average_where_it_is_handed_over():
+    for hand_over in (True, False):
+        agent = DQN(Signs(), config=replaced(hand_over=hand_over), seed=0)
+        signs = np.eye(SIZE, dtype=np.float32)
+        with torch.no_grad():
+            agent.target.heads[0].weight.zero_(), agent.target.heads[0].bias.copy_(torch.arange(4.0))
+            agent.q.heads[0].weight.zero_(), agent.q.heads[0].bias.copy_(-torch.arange(4.0))
+        rng = copy.deepcopy(agent._rng)
+        assert agent.predict(signs).tolist() == [3 if hand_over else 0] * SIZE
+        assert agent.explore(signs, 0.0).tolist() == [0] * SIZE  # while training
+        rng.random(SIZE), rng.integers(4, size=SIZE)
+        assert agent._rng.random() == rng.random()  # acting draws nothing
 
 
 def test_what_is_handed_over_holds_a_level():
@@ -140,17 +156,156 @@ def test_what_is_handed_over_holds_a_level():
     agent = DQN(envs, seed=0)
     agent.learn(12_000, callback=look)
     assert len(held) > 15 and all(held)
+    agent.hand_over()
     assert greedy_success(agent.q, 0, envs.table)
 
 
-def test_learning_in_pieces_is_learning():
+def weights(agent) -> list[torch.Tensor]:
+    return [p.detach().clone() for network in (agent.q, agent.target) for p in network.parameters()]
+
+
+def same(one, other) -> bool:
+    pairs = zip(weights(one), weights(other), strict=True)
+    return all(torch.equal(a, b) for a, b in pairs) and one.epsilon.value == other.epsilon.value
+
+
+def makers():
+    def single():
+        return DQN(Signs(), config=replaced(update_every=3), seed=0)
+
+    def vector(mode):
+        envs = SyncVectorEnv([lambda: Signs(length=5)] * 4, autoreset_mode=mode)
+        return DQN(envs, config=replaced(update_every=3), seed=0)
+
+    return {
+        "single": single,
+        "next step": lambda: vector(AutoresetMode.NEXT_STEP),
+        "same step": lambda: vector(AutoresetMode.SAME_STEP),
+    }
+
+
+@pytest.mark.parametrize("kind", ["single", "next step", "same step"])
+@pytest.mark.parametrize("pieces", [(37, 63), (1,) * 100, (50, 1, 49), (97, 3)])
+def test_learning_in_pieces_is_learning_at_once(kind, pieces):
+    """Bit for bit, in the middle of an episode, and where environments step further than asked for."""
+    whole, parts = makers()[kind](), makers()[kind]()
+    whole.learn(sum(pieces))
+    for piece in pieces:
+        parts.learn(piece)
+    assert same(whole, parts) and whole.updates == parts.updates > 10
+    assert whole.replay.sample(8).index.tolist() == parts.replay.sample(8).index.tolist()
+
+
+@pytest.mark.parametrize("kind", ["single", "next step", "same step"])
+def test_a_loaded_state_goes_on_bit_for_bit_in_the_middle_of_an_episode(kind):
+    agent, other = makers()[kind](), makers()[kind]()
+    agent.learn(101)
+    other.learn(13)
+    state, other.env = agent.state_dict(), copy.deepcopy(agent.env)
+    agent.learn(77)
+    other.load_state_dict(state)
+    other.learn(77)
+    assert same(agent, other) and agent.updates == other.updates
+    state["q"].popitem()
+    with pytest.raises(OwlError, match="q has 6 tensors, and 5 of other names or shapes"):
+        other.load_state_dict(state)
+    with pytest.raises(OwlError, match="the state has no loop"):
+        other.load_state_dict({})
+
+
+def test_an_environment_that_was_never_reset_starts_an_episode():
+    agent, other = (DQN(gym.make("CartPole-v1"), config=QUICK, seed=0) for _ in range(2))
+    agent.learn(60)
+    other.load_state_dict(agent.state_dict())
+    other.learn(60)
+    assert other.updates == 80
+
+
+def test_short_pieces_learn_a_level():
+    envs = TabulatedVectorEnv(tabulate(CrossroadsEnv(2, length=2)), 16)
+    agent = DQN(envs, seed=0)
+    for _ in range(24):
+        agent.learn(512)
+    assert greedy_success(agent.target, 0, envs.table)
+
+
+def test_another_environment_starts_afresh():
     agent = DQN(Signs(), config=QUICK, seed=0)
-    for _ in range(35):
+    agent.learn(345)
+    assert agent.updates == 305
+    agent.learn(60, env=agent.env)
+    assert agent.updates == 365  # the same one goes on
+    before = weights(agent)
+    agent.set_env(Signs())
+    assert torch.equal(agent.q.heads[0].weight, agent.target.heads[0].weight)
+    assert not torch.equal(before[-1], before[len(before) // 2 - 1])
+    agent.learn(60)
+    assert agent.updates == 385  # the first frames in another one are random
+
+
+def test_a_broken_step_starts_an_episode():
+    class Fragile(Signs):
+        broken = False
+        resets = 0
+
+        def reset(self, **arguments):
+            self.resets += 1
+            return super().reset(**arguments)
+
+        def step(self, action):
+            if self.broken:
+                raise RuntimeError("pulled out")
+            return super().step(action)
+
+    env = Fragile()
+    agent = DQN(env, config=QUICK, seed=0)
+    agent.learn(3)
+    env.broken = True
+    with pytest.raises(RuntimeError, match="pulled out"):
+        agent.learn(3)
+    env.broken = False
+    resets = env.resets
+    agent.learn(1)
+    assert env.resets == resets + 1
+
+
+def test_tasks_of_the_wrapper_have_counts_of_their_own():
+    agent = DQN(Signs(), config=QUICK, seed=0)
+    owl = OwlWrapper(agent)
+    updates, seen = [], {}
+    for name, shift in (("a", 0), ("b", 1), ("a", 0)):
+        with owl.task(name):
+            before = agent.updates
+            agent.learn(60, env=Signs(shift))
+            updates.append(agent.updates - before)
+            seen[name] = agent.epsilon.seen
+        assert torch.equal(agent.q.heads[0].weight, agent.target.heads[0].weight)
+    assert updates == [20, 20, 60]  # a task that comes back has had its random frames
+    with owl.task("b"):
         agent.learn(10)
-    assert agent.updates == 310  # the random frames at first are not begun anew
-    assert score(agent, Signs()) >= 0.95
-    agent.learn(60, env=Signs())
-    assert agent.updates == 330  # in another environment they are
+        drawn = agent._rng.random()
+        with owl.use("a"):
+            assert agent.epsilon.seen == seen["a"]
+        assert agent._rng.random() != drawn and agent.epsilon.seen == seen["b"] + 10
+        agent.learn(10)
+
+
+def test_evaluation_in_a_callback_does_not_disturb_learning():
+    def trained(*, look):
+        agent = DQN(Signs(), config=QUICK, seed=0)
+        owl = OwlWrapper(agent)
+        with owl.task("a"):
+            agent.learn(60)
+
+        def callback(agent, frames):
+            if look and frames % 7 == 0:
+                owl.evaluate(Signs(), task="a", episodes=1, seed=0)
+
+        with owl.task("b"):
+            agent.learn(95, env=Signs(1), callback=callback)
+        return agent
+
+    assert same(trained(look=False), trained(look=True))
 
 
 def test_another_environment_must_fit():
@@ -226,24 +381,19 @@ def test_a_loaded_agent_goes_on_bit_for_bit(tmp_path):
     config = replaced(learning_starts=64, update_every=16)
 
     def made():
-        agent = DQN(TabulatedVectorEnv(tabulate(CrossroadsEnv(2, length=1)), 4), config=config, seed=0)
-        parts = {"replay": agent.replay, "per_task": {"epsilon": agent.epsilon}}
-        return agent, QLearner(agent.q, agent.target, agent.optimizer, gamma=0.5, **parts)
+        return DQN(TabulatedVectorEnv(tabulate(CrossroadsEnv(2, length=1)), 4), config=config, seed=0)
 
-    agent, learner = made()
-    owl = OwlWrapper(learner)
+    agent, other = made(), made()
+    owl = OwlWrapper(agent)
     with owl.task("a"):
         agent.learn(400)
     owl.save(tmp_path / "owl.safetensors")
-    other, fresh = made()
-    loaded = OwlWrapper.load(tmp_path / "owl.safetensors", fresh)
-    other.load_state_dict(agent.state_dict())
+    loaded = OwlWrapper.load(tmp_path / "owl.safetensors", other)
     for each, model in ((owl, agent), (loaded, other)):
         with each.task("a"):
             model.learn(200)
     assert agent.updates == other.updates > 25
-    pairs = zip(agent.q.parameters(), other.q.parameters(), strict=True)
-    assert all(torch.equal(a, b) for a, b in pairs)
+    assert same(agent, other)
 
 
 def test_a_batch_may_train_another_head():

@@ -18,6 +18,7 @@ from owlrl.learners.encoders import (
     GridConv,
     GridMLP,
     PatchConv,
+    check_cells,
     default_trunk,
     mlp,
     one_hot_cells,
@@ -71,6 +72,8 @@ def test_grid_conv_is_the_paper_s_network(one_hot):
     ("space", "kind"),
     [
         (gym.spaces.Box(0, 255, (7, 7, 3), np.uint8), GridMLP),
+        (gym.spaces.Box(0, 255, (9, 9, 3), np.uint8), GridMLP),
+        (gym.spaces.Box(0, np.tile(np.uint8([10, 5, 2]), (16, 16, 1)), dtype=np.uint8), GridMLP),
         (gym.spaces.Box(-1, 1, (3,), np.float32), nn.Sequential),
     ],
 )
@@ -86,6 +89,22 @@ def test_unknown_observations_ask_for_a_trunk():
         default_trunk(gym.spaces.Box(0, 255, (84, 84, 4), np.uint8))
     with pytest.raises(OwlValueError, match="pass trunk="):
         default_trunk(gym.spaces.Discrete(3))
+
+
+@pytest.mark.parametrize("shape", [(16, 16, 3), (13, 13, 3), (7, 9, 3), (8, 8, 3)])
+def test_a_small_picture_is_not_taken_for_a_grid(shape):
+    with pytest.raises(OwlValueError, match=r"pass trunk=.*trunk=GridMLP\(\("):
+        default_trunk(gym.spaces.Box(0, 255, shape, np.uint8))
+
+
+def test_cells_are_objects_colours_and_states():
+    check_cells("DQN", images(3).numpy())
+    picture = images(3).numpy()
+    picture[1, 2, 3] = (10, 6, 2)
+    with pytest.raises(
+        OwlValueError, match=r"DQN: the observation has values up to \[10, 6, 2\].*\[10, 5, 2\]"
+    ):
+        check_cells("DQN", picture)
 
 
 def test_mlp_has_the_sizes_asked_for():

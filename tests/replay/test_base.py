@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import copy
 
+import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 
-from owlrl.errors import OwlStateError, OwlValueError
+from owlrl.errors import OwlStateError, OwlTypeError, OwlValueError
 from owlrl.protocols import TaskReplay
 from owlrl.replay import PrioritizedSampler, RehearsalReplay, SharedReplay, TaskScopedReplay
 
@@ -47,7 +49,7 @@ def test_settings_are_stored_under_their_names(kind):
         (dict(num_envs=0), ["num_envs is 0"]),
         (
             dict(n_step=0, gamma=1.1),
-            ["2 problems", "n_step is 0", "gamma is 1.1; expected a number from 0 to 1"],
+            ["2 problems", "n_step is 0", "gamma is 1.1; expected a finite number >= 0 and <= 1"],
         ),
         (dict(gamma=float("nan")), ["gamma is nan"]),
         (dict(seed=-1), ["seed is -1; expected an int >= 0"]),
@@ -239,3 +241,131 @@ def test_distinct_rows_are_single_steps_whatever_n_step_is():
     rows = replay.sample_distinct(99)
     assert rows.reward.tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
     assert rows.next_observation.tolist() == [1, 2, 3, 4, 5, 6] and set(rows.discount.tolist()) == {0.5}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_new_rows_are_those_since_the_last_look(kind):
+    replay = make(kind, n_step=3)
+    assert replay.new_rows() is None
+    replay.begin_task("left")
+    fill(replay, 9)
+    rows = replay.new_rows()
+    assert rows.observation.tolist() == list(range(9)) and rows.next_observation.tolist() == list(
+        range(1, 10)
+    )
+    assert rows.truncated.tolist() == [step == 6 for step in range(9)] and rows.env.tolist() == [0] * 9
+    assert rows.task == "left" and rows.index is None and rows.weight is None
+    assert replay.new_rows() is None
+    replay.add(100, 0, 1.0, 101, True, True)
+    rows = replay.new_rows()
+    assert rows.observation.tolist() == [100] and rows.terminated.item() and rows.truncated.item()
+    replay.end_task()
+    replay.begin_task("right")
+    assert replay.new_rows() is None
+    replay.begin_task("left")  # what it is refilled with is not new
+    assert replay.new_rows() is None
+    rows.observation[0] = 777  # a copy
+    assert 777 not in replay.sample_distinct(99).observation.tolist()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_new_rows_of_several_environments_come_one_after_the_other(kind):
+    replay = make(kind, 40, num_envs=2)
+    no = np.zeros(2, bool)
+    for step in range(3):
+        now = np.array([step, 10 + step])
+        replay.add_batch(now, now, np.zeros(2), now + 1, no, no, mask=np.array([True, step != 1]))
+    rows = replay.new_rows()
+    assert rows.observation.tolist() == [0, 1, 2, 10, 12] and rows.env.tolist() == [0, 0, 0, 1, 1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_overwritten_before_they_were_looked_at_are_counted_and_warned_of_once(kind):
+    replay = make(kind, 10)
+    replay.begin_task("left")
+    fill(replay, 6)
+    assert len(replay.new_rows()) == 6 and replay.lost_rows == 0
+    for step in range(100, 130):
+        replay.add(step, 0, 0.0, step + 1, False, False)
+    with pytest.warns(UserWarning, match="20 rows were overwritten before new_rows"):
+        rows = replay.new_rows()
+    assert rows.observation.tolist() == list(range(120, 130)) and replay.lost_rows == 20
+    for step in range(200, 215):
+        replay.add(step, 0, 0.0, step + 1, False, False)
+    assert len(replay.new_rows()) == 10 and replay.lost_rows == 25  # without another warning
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_loaded_replay_knows_what_was_looked_at(kind):
+    first, second = make(kind, 10), make(kind, 10)
+    first.begin_task("left")
+    fill(first, 25)
+    with pytest.warns(UserWarning):
+        first.new_rows()
+    fill(first, 4)
+    second.load_state_dict(copy.deepcopy(first.state_dict()))
+    assert second.lost_rows == first.lost_rows > 0
+    rows, same = first.new_rows(), second.new_rows()
+    assert rows.observation.tolist() == same.observation.tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_replay_for_an_environment(kind):
+    for env, count in ((gym.make("CartPole-v1"), 1), (gym.make_vec("CartPole-v1", num_envs=3), 3)):
+        replay = kind.for_env(env, np.int64(90), gamma=np.float32(0.5))
+        assert isinstance(replay, kind) and replay.num_envs == count and replay.gamma == 0.5
+        assert replay.observation_shape == (4,) and replay.action_shape == () and replay.capacity == 90
+    with pytest.raises(OwlTypeError, match="expected a Gymnasium environment"):
+        kind.for_env("CartPole-v1", 10)
+
+
+def test_numpy_numbers_are_numbers():
+    replay = make(
+        TaskScopedReplay, np.int64(50), num_envs=np.int32(1), n_step=np.int64(2), warm_start=np.uint8(3)
+    )
+    assert (replay.capacity, replay.num_envs, replay.n_step, replay.warm_start) == (50, 1, 2, 3)
+    assert all(type(x) is int for x in (replay.capacity, replay.num_envs, replay.n_step, replay.warm_start))
+
+
+def test_without_a_seed_the_draws_follow_torch():
+    def drawn(seed):
+        torch.manual_seed(seed)
+        replay = make(TaskScopedReplay, seed=None)
+        fill(replay, 40)
+        state = torch.get_rng_state()
+        rows = replay.sample(40).observation.tolist()
+        assert torch.equal(state, torch.get_rng_state())
+        return rows
+
+    with torch.random.fork_rng():
+        assert drawn(1) == drawn(1) != drawn(2)
+
+
+def test_forgetting_a_task():
+    replay = make(TaskScopedReplay)
+    for task in ("left", "right"):
+        replay.begin_task(task)
+        fill(replay, 20)
+        replay.end_task()
+    kept = replay.nbytes
+    replay.forget("left")
+    assert replay.stored == {"right": 20} and replay.nbytes < kept and len(replay) == 20
+    replay.forget("right")  # it is the current one still
+    assert replay.stored == {} and replay.task is None and len(replay) == 0
+    replay.forget("unknown")
+    rehearsal = make(RehearsalReplay, sampler=PrioritizedSampler())
+    for task in ("left", "right"):
+        rehearsal.begin_task(task)
+        fill(rehearsal, 20)
+    rehearsal.forget("right")
+    assert rehearsal.tasks == {"left": 20} and len(rehearsal) == 0 and rehearsal.task is None
+    fill(rehearsal, 5)
+    state, other = rehearsal.state_dict(), make(RehearsalReplay, sampler=PrioritizedSampler())
+    other.load_state_dict(state)
+    drawn = other.sample_distinct(5)
+    other.update_priorities(drawn.index, np.ones(5))
+    assert other.tasks == {"left": 20} and len(other) == 5
+    with pytest.raises(OwlStateError, match="rows of all tasks lie in one ring"):
+        make(SharedReplay).forget("left")
+    with pytest.raises(OwlTypeError, match="task is 3"):
+        replay.forget(3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import warnings
 
 import numpy as np
 import torch
@@ -13,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from owlrl.replay import PrioritizedSampler, RewardBalancedSampler, TaskScopedReplay, UniformSampler
 from owlrl.replay.ring import fair_shares
-from tests.replay.oracle import Lane, Step, check_rows, expected_rows
+from tests.replay.oracle import Lane, Step, as_columns, check_rows, expected_rows
 
 TASKS = st.sampled_from(["left", "right", "up"])
 # Few different observations, so that a new episode often starts with what the last one ended with.
@@ -40,7 +41,11 @@ class ReplayMachine(RuleBasedStateMachine):
         self.replay = self.make(seed=0)
         self.task, self.stored = None, {}
         self.lanes = self.empty()
-        self.clock = 0
+        self.clock = self.lost = 0
+        self.look_again()
+
+    def look_again(self):
+        self.unseen = [[] for _ in self.lanes]
 
     def make(self, seed):
         return TaskScopedReplay(
@@ -72,6 +77,7 @@ class ReplayMachine(RuleBasedStateMachine):
         step = self.step(self.lanes[0], data)
         self.replay.add(*step)
         self.lanes[0].add(step)
+        self.unseen[0].append(step)
 
     @rule(data=st.data())
     def add_batch(self, data):
@@ -79,9 +85,35 @@ class ReplayMachine(RuleBasedStateMachine):
         mask = data.draw(st.lists(st.booleans(), min_size=len(steps), max_size=len(steps)))
         columns = (np.array(column) for column in zip(*steps, strict=True))
         self.replay.add_batch(*columns, mask=None if all(mask) else np.array(mask))
-        for lane, step, chosen in zip(self.lanes, steps, mask, strict=True):
+        for lane, unseen, step, chosen in zip(self.lanes, self.unseen, steps, mask, strict=True):
             if chosen:
                 lane.add(step)
+                unseen.append(step)
+
+    @rule()
+    def look(self):
+        there = [{step.action for step in lane.steps()} for lane in self.lanes]
+        expected = [
+            (env, step)
+            for env, steps in enumerate(self.unseen)
+            for step in steps
+            if step.action in there[env]
+        ]
+        self.lost += sum(map(len, self.unseen)) - len(expected)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            rows = self.replay.new_rows()
+        self.look_again()
+        assert self.replay.lost_rows == self.lost
+        assert (rows is None) == (not expected)
+        if rows is not None:
+            assert rows.task == self.task and rows.env.tolist() == [env for env, _ in expected]
+            columns = (rows.observation, rows.action, rows.reward, rows.next_observation)
+            for found, column in zip(
+                (*columns, rows.terminated, rows.truncated), as_columns([s for _, s in expected]), strict=True
+            ):
+                assert found.tolist() == column
+            assert set(rows.discount.tolist()) == {0.5}
 
     @rule(task=TASKS, ended=st.booleans())
     def switch(self, task, ended):
@@ -96,11 +128,21 @@ class ReplayMachine(RuleBasedStateMachine):
         self.replay.begin_task(task)
         self.task = task
         self.lanes = copy.deepcopy(self.stored.get(task)) or self.empty()
+        self.look_again()
+
+    @rule(task=TASKS)
+    def forget(self, task):
+        self.replay.forget(task)
+        self.stored.pop(task, None)
+        if task == self.task:
+            self.task, self.lanes = None, self.empty()
+            self.look_again()
 
     @rule()
     def clear(self):
         self.replay.clear()
         self.lanes = self.empty()
+        self.look_again()
 
     @rule(count=st.integers(1, 6))
     def save_and_load(self, count):

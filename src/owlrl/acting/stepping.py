@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -52,6 +53,11 @@ class Stepper:
     leading dimension in each part. A final observation is the one the episode ended with, not the first of
     the next episode.
 
+    Args:
+        env: a Gymnasium environment, or a vector of them.
+        seed: of the reset that it begins with.
+        state: what `state_dict` gave: go on there instead, without a reset.
+
     >>> import gymnasium, numpy as np
     >>> from owlrl.acting.stepping import Stepper
     >>> stepper = Stepper(gymnasium.make("CartPole-v1"), seed=0)
@@ -59,14 +65,29 @@ class Stepper:
     (1, 4)
     """
 
-    def __init__(self, env: Any, *, seed: int | None = None) -> None:
+    def __init__(self, env: Any, *, seed: int | None = None, state: Mapping[str, Any] | None = None) -> None:
         self.env = env
         self.vector = getattr(env, "num_envs", None) is not None
         self.num_envs = int(env.num_envs) if self.vector else 1
         self._same_step = self.vector and _resets_in_same_step(env)
         self.observation: Any = None
         self.starts = np.ones(self.num_envs, dtype=bool)  # whose observation is an episode's first
-        self.reset(seed=seed)
+        self._resetting = np.zeros(self.num_envs, dtype=bool)
+        if state is None:
+            self.reset(seed=seed)
+        else:
+            self.observation = state["observation"]
+            self.starts = np.asarray(state["starts"], dtype=bool)
+            self._resetting = np.asarray(state["resetting"], dtype=bool)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What was seen last: a stepper with this ``state`` goes on, if its environment is as it was, too."""
+        observation = copy.deepcopy(self.observation)
+        return {
+            "observation": observation,
+            "starts": self.starts.copy(),
+            "resetting": self._resetting.copy(),
+        }
 
     def reset(self, *, seed: int | None = None) -> None:
         """Start an episode in every environment."""

@@ -10,17 +10,14 @@ from typing import Any
 import numpy as np
 
 from owlrl import (
-    ActorCriticLearner,
     AdaptivePolicy,
     OracleSelector,
     OwlWrapper,
     SharedReplay,
     TaskScopedReplay,
-    Trained,
 )
 from owlrl.acting.stepping import final_observations
 from owlrl.checkpoint import load_state, save_state
-from owlrl.describe.outputs import GaussianQ
 from owlrl.envs import PendulumVectorEnv, TaskSpec
 from owlrl.errors import OwlValueError
 from owlrl.experiments.config import Run
@@ -117,7 +114,7 @@ class ControlSession:
     >>> with session.task("pendulum+90") as head:
     ...     session.agent.learn(520, env=session.env("pendulum+90"))
     >>> head, session.heads, session.agent.updates
-    (0, {'pendulum+90': 0}, 24)
+    (0, {'pendulum+90': 0}, 20)
     """
 
     def __init__(self, run: Run) -> None:
@@ -126,20 +123,7 @@ class ControlSession:
         self.run = run
         self.tasks = run.specs
         self.agent = _make_agent(run, self.env(next(iter(self.tasks))))
-        agent = self.agent
-        self.learner = ActorCriticLearner(
-            Trained(agent.actor, agent.actor_optimizer, output=agent.actor, init=run.recipe.init),
-            Trained(
-                agent.critics,
-                agent.critic_optimizer,
-                agent.targets,
-                output=GaussianQ(),
-                init=run.recipe.init,
-            ),
-            temperature=(agent.log_alpha, agent.alpha_optimizer),
-            replay=agent.replay,
-            gamma=run.sac.gamma,
-        )
+        self.learner = self.agent.describe(init=run.recipe.init)
         names = {parse_policy(name, control=True).evidence for name in run.acting}
         self.evidence = make_evidence(names, seed=run.seed, control=True)
         self.heads: dict[str, int] = {}
@@ -184,7 +168,7 @@ class ControlSession:
         self.heads = dict(state_dict["heads"])
 
     def _parts(self) -> dict[str, Any]:
-        own = {"replay": self.agent.replay, "evidence": self.evidence, "agent": self.agent}
+        own = {"replay": self.agent.replay, "evidence": self.evidence}
         return {"regularizer": self._owl.regularizer, **own}
 
     def save(self, path: str | os.PathLike[str]) -> None:

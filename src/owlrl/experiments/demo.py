@@ -17,7 +17,6 @@ from owlrl import (
     ModelEvidence,
     OracleSelector,
     OwlWrapper,
-    QLearner,
     SharedReplay,
     UniformSelector,
 )
@@ -177,11 +176,8 @@ def _one_head(
 
 def _owl(envs: Mapping[str, TabulatedVectorEnv], frames: int, seed: int, quiet: bool) -> OwlWrapper:
     agent = DQN(next(iter(envs.values())), seed=seed)
-    learner = QLearner(
-        agent.q, agent.target, agent.optimizer, replay=agent.replay, per_task={"epsilon": agent.epsilon}
-    )
     owl = OwlWrapper(
-        learner,
+        agent,
         regularizer=DistillationRegularizer(1.0, seed=seed),
         evidence=ModelEvidence(encode=one_hot_cells, seed=seed),
     )

@@ -80,16 +80,7 @@ class Session:
             name: table_of(spec, goal_scale=run.preset.goal_scale) for name, spec in run.specs.items()
         }
         self.agent = _make_agent(run, list(self.tables.values()))
-        self.learner = QLearner(
-            self.agent.q,
-            self.agent.target,
-            self.agent.optimizer,
-            replay=self.agent.replay,
-            gamma=run.config.gamma,
-            double=run.config.double,
-            per_task={"epsilon": self.agent.epsilon},
-            init=run.recipe.init,
-        )
+        self.learner = self.agent.describe(init=run.recipe.init)
         self.evidence = make_evidence({parse_policy(name).evidence for name in run.acting}, seed=run.seed)
         self.heads: dict[str, int] = {}
         self.spent = {"seconds": 0.0, "cpu": 0.0}
@@ -191,7 +182,7 @@ class Session:
 
     def _parts(self) -> dict[str, Any]:
         guard = None if self._owl is None else self._owl.regularizer
-        own = {"replay": self.agent.replay, "evidence": self.evidence, "agent": self.agent}
+        own = {"replay": self.agent.replay, "evidence": self.evidence}
         return {"regularizer": guard, **own}
 
     @contextmanager
@@ -201,6 +192,7 @@ class Session:
         replay.begin_task(name)
         epsilon.load_state_dict(self._exploration.get(name, {"seen": 0}))
         yield
+        self.agent.hand_over()
         self._exploration[name] = epsilon.state_dict()
         replay.end_task()
 

@@ -1,10 +1,10 @@
-"""A reference DQN, written as a user would write one; it knows nothing of tasks or of `OwlWrapper`."""
+"""A reference DQN, written as a user would write one; what it knows of tasks is said in `DQN.describe`."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -12,22 +12,24 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
-from owlrl.errors import NonFiniteError, OwlTypeError, OwlValueError, int_problem, raise_problems
+from owlrl.acting.stepping import Steps
+from owlrl.describe.q_learner import QLearner
+from owlrl.errors import NonFiniteError, OwlTypeError, OwlValueError, raise_problems
 from owlrl.heads import MultiHeadQ
 from owlrl.heads.modes import eval_mode, parameters_of
-from owlrl.learners._loop import auto_device, check_successor, progress, spaces_of
-from owlrl.learners.dqn_config import FAST, DQNConfig
-from owlrl.learners.encoders import default_trunk
-from owlrl.learners.schedules import EpsilonSchedule
-from owlrl.acting.stepping import Stepper
+from owlrl.learners.config import FAST, DQNConfig
+from owlrl.learners.encoders import GridMLP, check_cells, default_trunk
+from owlrl.learners.loop import EpsilonSchedule, LearningLoop, TaskLoop, flushed_denormals
+from owlrl.protocols import Stateful
 from owlrl.replay import TaskScopedReplay
+from owlrl.replay.rows import spaces_of
 from owlrl.td import double_q_value, max_q_value, taken, td_target
 from owlrl.types import Transitions
 
 __all__ = ["DQN"]
 
 
-class DQN:
+class DQN(LearningLoop):
     """Deep Q-learning with the usual improvements, for one environment or a vector of them.
 
     Args:
@@ -58,10 +60,17 @@ class DQN:
     >>> len(DQN(gymnasium.make("CartPole-v1"), head=two_layers).q.heads[0])
     3
 
-    What it hands over at the end of ``learn`` is the average of its last iterates (the target network,
-    ``config.hand_over``), and not the last one: on a level that is learned, single iterates flicker between
-    solving it and going in circles.
+    Task after task, each with a head and a schedule of exploration of its own:
+
+    >>> from owlrl import OwlWrapper
+    >>> owl = OwlWrapper(DQN(gymnasium.make("CartPole-v1"), seed=0))
+
+    It explores with the last iterate, and acts (`predict`) with the average of its last iterates (the target
+    network, ``config.hand_over``): on a level that is learned, single iterates flicker between solving it
+    and going in circles. When a task ends the average is handed over.
     """
+
+    config: DQNConfig
 
     def __init__(
         self,
@@ -75,21 +84,19 @@ class DQN:
         seed: int | None = None,
         device: torch.device | str = "auto",
     ) -> None:
-        observation_space, action_space = spaces_of(env)
+        observation_space, action_space, _ = spaces_of(env)
         if not hasattr(action_space, "n") or int(getattr(action_space, "start", False)):
             raise OwlTypeError(f"DQN: the action space is {action_space}; expected Discrete that starts at 0")
         if (trunk is None) != (feature_dim is None):
             raise OwlValueError("DQN: trunk and feature_dim go together; pass both or neither")
-        self.env = env
+        if replay is None:
+            replay = _new_replay(env, config, seed)
+        _check_replay(replay, config)
+        super().__init__(env, replay=replay, seed=seed, device=device)
         self.config = config
         self.num_actions = int(action_space.n)
-        self.device = auto_device(device)
-        self.updates = 0
         self.head_of: Callable[[Transitions], int | None] = _active_head
         """Which head a batch trains, None for the active one; rehearsal of old tasks sets it."""
-        if replay is not None:
-            _check_replay(replay, config)
-        self.replay = self._new_replay(observation_space, seed) if replay is None else replay
         self.epsilon = EpsilonSchedule(
             *config.epsilon, frames=config.epsilon_frames, shape=config.epsilon_shape
         )
@@ -104,71 +111,41 @@ class DQN:
         self.q = q.to(self.device)
         self.target = copy.deepcopy(self.q)
         self.optimizer = torch.optim.Adam(self.q.parameters(), lr=config.learning_rate, fused=True)
-        self._rng = np.random.default_rng(seed)
-        self._seed = seed
-        self._warmed = 0  # random frames in this environment so far
-
-    def learn(
-        self,
-        frames: int,
-        *,
-        env: Any = None,
-        callback: Callable[[DQN, int], None] | None = None,
-        progress_bar: bool = False,
-    ) -> None:
-        """Act and learn for ``frames`` frames.
-
-        Args:
-            frames: over all environments together.
-            env: learn here from now on; the first frames in another environment are random again.
-            callback: called with the agent and the frames so far, after each step.
-            progress_bar: show one (needs tqdm).
-        """
-        if problem := int_problem("frames", frames):
-            raise OwlValueError(f"DQN.learn: {problem}")
-        if env is not None and env is not self.env:
-            check_successor("DQN.learn", env, self.env)
-            self.env, self._warmed = env, 0
-        stepper = Stepper(self.env, seed=None if self._seed is None else int(self._rng.integers(2**31)))
-        settings, owed = self.config, 0
-        with progress("DQN.learn", frames, show=progress_bar) as bar:
-            for seen in range(stepper.num_envs, frames + stepper.num_envs, stepper.num_envs):
-                random = self._warmed + stepper.num_envs <= settings.learning_starts
-                self._warmed += stepper.num_envs if random else 0
-                steps = stepper.step(self.explore(stepper.observation, 1.0 if random else self.epsilon.value))
-                steps.add_to(self.replay)
-                if self.epsilon.seen or not settings.epsilon_waits or steps.reward[steps.real].any():
-                    self.epsilon.advance(stepper.num_envs)
-                if not random and len(self.replay) >= settings.batch_size:
-                    owed += stepper.num_envs
-                    while owed >= settings.update_every:
-                        self.update(self.replay.sample(settings.batch_size))
-                        owed -= settings.update_every
-                bar.update(stepper.num_envs)
-                if callback is not None:
-                    callback(self, seen)
-        if settings.hand_over and self.updates:
-            self.q.load_state_dict(self.target.state_dict())
 
     def explore(self, observation: np.ndarray, epsilon: float) -> np.ndarray:
         """Greedy actions (E,) for E observations; each is random instead with chance ``epsilon``."""
         random = self._rng.random(len(observation)) < epsilon
         actions = self._rng.integers(self.num_actions, size=len(observation))
-        if not random.all():
-            with torch.no_grad():
-                greedy = self.q(self._tensor(observation)).argmax(-1).cpu().numpy()
-            actions = np.where(random, actions, greedy)
-        return actions
+        return actions if random.all() else np.where(random, actions, self._greedy(self.q, observation))
 
     def predict(self, observation: np.ndarray) -> np.ndarray | int:
-        """The greedy action of the active head, for one observation or a batch."""
-        shape = np.shape(observation)
-        single = len(shape) == len(self.replay.observation_shape)
-        actions = self.explore(np.asarray(observation)[None] if single else np.asarray(observation), 0.0)
+        """The greedy action of the active head, for one observation or a batch.
+
+        It is that of the averaged network where ``config.hand_over`` says so.
+        """
+        batch = np.asarray(observation)
+        single = batch.ndim == len(self.replay.observation_shape)
+        network = self.target if self.config.hand_over else self.q
+        actions = self._greedy(network, batch[None] if single else batch)
         return int(actions[0]) if single else actions
 
     def update(self, batch: Transitions) -> float:
         """One gradient step on ``batch``; returns the loss."""
+        with flushed_denormals():
+            return self._update(batch)
+
+    def describe(self, *, init: Literal["fresh", "zero", "copy"] = "zero") -> QLearner:
+        """This agent as `OwlWrapper` sees it; ``OwlWrapper(agent)`` asks for it.
+
+        Exploration and the count of random frames are per task, and the averaged network is handed over when
+        a task ends.
+
+        Args:
+            init: how a new task's head starts, "fresh", answering "zero" or as a "copy" of the active one.
+        """
+        return _DescribedDQN(self, init=init)
+
+    def _update(self, batch: Transitions) -> float:
         settings, head = self.config, self.head_of(batch)
         batch = batch.to(self.device)
         with torch.no_grad():
@@ -195,38 +172,80 @@ class DQN:
             self._move_target()
         return number
 
-    def state_dict(self) -> dict[str, Any]:
-        """Updates, random frames, generator; networks, optimizer, ε and replay have states of their own."""
-        return {"updates": self.updates, "warmed": self._warmed, "rng": self._rng.bit_generator.state}
+    def _act(self, observation: np.ndarray, *, random: bool) -> np.ndarray:
+        return self.explore(observation, 1.0 if random else self.epsilon.value)
 
-    def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:
-        """Go on from what ``state_dict`` gave."""
-        self.updates, self._warmed = int(state_dict["updates"]), int(state_dict["warmed"])
-        self._rng.bit_generator.state = state_dict["rng"]
+    def _note(self, steps: Steps) -> None:
+        if self.epsilon.seen or not self.config.epsilon_waits or steps.reward[steps.real].any():
+            self.epsilon.advance(len(steps.real))
+
+    def _check_first(self, observation: np.ndarray) -> None:
+        if isinstance(self.q.trunk, GridMLP):
+            check_cells("DQN.learn", observation)
+
+    def _take_average(self) -> None:
+        if self.config.hand_over and self.updates:
+            self.q.load_state_dict(self.target.state_dict())
+
+    def _parts(self) -> dict[str, Stateful]:
+        return {"q": self.q, "target": self.target, "optimizer": self.optimizer, "epsilon": self.epsilon}
+
+    def _greedy(self, network: nn.Module, observation: np.ndarray) -> np.ndarray:
+        own = np.require(observation, requirements=["C", "W"])  # torch warns of what is read-only
+        with torch.no_grad():
+            values = network(_cast(torch.from_numpy(own).to(self.device)))
+        actions: np.ndarray = values.argmax(-1).cpu().numpy()
+        return actions
 
     def _move_target(self) -> None:
         with torch.no_grad():
             targets, sources = parameters_of(self.target), parameters_of(self.q)
             torch._foreach_lerp_([*targets], [*sources], self.config.target_rate)
 
-    def _new_replay(self, space: Any, seed: int | None) -> TaskScopedReplay:
-        settings = self.config
-        return TaskScopedReplay(
-            settings.buffer_size,
-            observation_space=space,
-            num_envs=int(getattr(self.env, "num_envs", None) or 1),
-            n_step=settings.n_step,
-            gamma=settings.gamma,
-            sampler=settings.sampler,
-            seed=seed,
-        )
-
-    def _tensor(self, observation: np.ndarray) -> Tensor:
-        own = np.require(observation, requirements=["C", "W"])  # torch warns of what is read-only
-        return _cast(torch.from_numpy(own).to(self.device))
-
     def __repr__(self) -> str:
         return f"DQN({type(self.q.trunk).__name__}, updates={self.updates}, device={self.device})"
+
+
+class _DescribedDQN(QLearner):
+    """A `DQN` steps its environment by itself, so that it can be given another."""
+
+    def __init__(self, agent: DQN, *, init: Literal["fresh", "zero", "copy"]) -> None:
+        super().__init__(
+            agent.q,
+            agent.target,
+            agent.optimizer,
+            replay=agent.replay,
+            gamma=agent.config.gamma,
+            double=agent.config.double,
+            per_task={"epsilon": agent.epsilon, "loop": TaskLoop(agent)},
+            preprocess=self._prepare,
+            init=init,
+            on_task_end=agent.hand_over,
+        )
+        self.agent = agent
+
+    @property
+    def seed(self) -> int | None:
+        """The agent's seed."""
+        return self.agent.seed
+
+    def set_env(self, env: object) -> None:
+        """Train in ``env`` from now on."""
+        self.agent.set_env(env)
+
+    def _prepare(self, observation: Tensor) -> Tensor:
+        return _cast(observation.to(self.agent.device))
+
+
+def _new_replay(env: Any, config: DQNConfig, seed: int | None) -> TaskScopedReplay:
+    return TaskScopedReplay.for_env(
+        env,
+        config.buffer_size,
+        n_step=config.n_step,
+        gamma=config.gamma,
+        sampler=config.sampler,
+        seed=seed,
+    )
 
 
 def _active_head(batch: Transitions) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from owlrl.errors import OwlValueError
 
-__all__ = ["GridConv", "GridMLP", "default_trunk", "mlp", "one_hot_cells"]
+__all__ = ["GridConv", "GridMLP", "check_cells", "default_trunk", "mlp", "one_hot_cells"]
 
 CHANNEL_SIZES = (11, 6, 3)  # objects, colours, states of a MiniGrid cell
 
@@ -142,13 +142,32 @@ class GridConv(nn.Module):
         first, second, third = self.convolutions
         cells = one_hot_cells(image).view(*image.shape[:-1], -1) if self.one_hot else image
         x = F.relu(first(cells.to(self.out.weight.dtype)))
-        x = x.view(len(x), 3, 2, 3, 2, -1).amax((2, 4))  # max-pool 2 of 6 × 6
+        x = F.max_pool2d(x.permute(0, 3, 1, 2), 2).permute(0, 2, 3, 1)
         x = F.relu(third(F.relu(second(x))))
         return F.relu(self.out(x.flatten(1)))
 
 
+def check_cells(where: str, image: np.ndarray) -> None:
+    """Raise unless every number of images (B, H, W, 3) is an object, a colour or a state of MiniGrid.
+
+    >>> import numpy as np
+    >>> from owlrl.learners.encoders import check_cells
+    >>> check_cells("DQN", np.zeros((1, 7, 7, 3), np.uint8))
+    """
+    most = np.asarray(image).reshape(-1, len(CHANNEL_SIZES)).max(axis=0, initial=0)
+    if (most >= CHANNEL_SIZES).any():
+        raise OwlValueError(
+            f"{where}: the observation has values up to {most.tolist()} in its channels; expected at most "
+            f"{[size - 1 for size in CHANNEL_SIZES]}, the objects, colours and states of MiniGrid. For other "
+            "images pass trunk=your_module and feature_dim=its_output_size"
+        )
+
+
 def default_trunk(space: Any) -> tuple[nn.Module, int]:
     """A trunk that fits an observation space, and its feature size.
+
+    Vectors of floats get an MLP. Bytes (n, n, 3) are taken for a view of MiniGrid where the bounds of the
+    space say so, or where n is odd and at most 11, as its views are.
 
     >>> import gymnasium
     >>> from owlrl.learners.encoders import default_trunk
@@ -156,11 +175,15 @@ def default_trunk(space: Any) -> tuple[nn.Module, int]:
     128
     """
     shape, dtype = tuple(space.shape or ()), np.dtype(space.dtype)
-    if dtype == np.uint8 and len(shape) == 3 and shape[-1] == 3 and max(shape) <= 25:
-        return GridMLP(shape), 128
     if dtype.kind == "f" and len(shape) == 1:
         return mlp(shape[0]), 128
+    hint = ""
+    if dtype == np.uint8 and len(shape) == 3 and shape[-1] == 3:
+        high = getattr(space, "high", np.full(shape, 255))
+        if (high < CHANNEL_SIZES).all() or (shape[0] == shape[1] <= 11 and shape[0] % 2):
+            return GridMLP(shape), 128
+        hint = f", or trunk=GridMLP({shape}) and feature_dim=128 if these are MiniGrid's cells"
     raise OwlValueError(
         f"DQN: no trunk is known for observations of shape {shape} and dtype {dtype}; "
-        "pass trunk=your_module and feature_dim=its_output_size"
+        f"pass trunk=your_module and feature_dim=its_output_size{hint}"
     )

@@ -1,24 +1,29 @@
-"""A reference SAC with probabilistic critics, written as a user would write one; it knows of no tasks."""
+"""A reference SAC with probabilistic critics; what it knows of tasks is said in `SAC.describe`."""
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
-from owlrl.errors import NonFiniteError, OwlValueError, int_problem
+from owlrl.describe.actor_critic import ActorCriticLearner
+from owlrl.describe.outputs import GaussianQ
+from owlrl.describe.temperature import TaskTemperature
+from owlrl.describe.trained import Trained
+from owlrl.errors import NonFiniteError, OwlTypeError, OwlValueError
 from owlrl.gaussian import gaussian_nll
-from owlrl.learners._boxes import ActionBox, check_observations
-from owlrl.learners._loop import auto_device, check_successor, progress, spaces_of
+from owlrl.learners.config import SAC_FAST, SACConfig
 from owlrl.learners.gaussian import GaussianActor, GaussianCritics
-from owlrl.learners.sac_config import SAC_FAST, SACConfig
-from owlrl.acting.stepping import Stepper
+from owlrl.learners.loop import LearningLoop, TaskLoop, flushed_denormals
+from owlrl.protocols import Stateful
 from owlrl.replay import TaskScopedReplay
+from owlrl.replay.rows import spaces_of
 from owlrl.td import soft_value, td_target
 from owlrl.types import Transitions
 
@@ -27,7 +32,7 @@ __all__ = ["SAC"]
 TAIL = 10  # the average that is handed over is of about the last 1/TAIL of the iterates
 
 
-class SAC:
+class SAC(LearningLoop):
     """Soft actor-critic whose critics predict a mean and a variance, for one environment or a vector of them.
 
     Args:
@@ -42,8 +47,15 @@ class SAC:
     >>> agent = SAC(gymnasium.make("Pendulum-v1"), seed=0)
     >>> agent.learn(510)
     >>> agent.updates, agent.predict(agent.env.reset(seed=0)[0]).shape
-    (11, (1,))
+    (10, (1,))
+
+    Task after task, each with heads and a temperature of its own:
+
+    >>> from owlrl import OwlWrapper
+    >>> owl = OwlWrapper(SAC(gymnasium.make("Pendulum-v1"), seed=0))
     """
+
+    config: SACConfig
 
     def __init__(
         self,
@@ -54,14 +66,13 @@ class SAC:
         seed: int | None = None,
         device: torch.device | str = "auto",
     ) -> None:
-        observation_space, action_space = spaces_of(env)
-        size = check_observations("SAC", observation_space)
+        observation_space, action_space, _ = spaces_of(env)
+        size = _observation_size("SAC", observation_space)
         self._box = ActionBox("SAC", action_space)
-        self.env = env
+        if replay is None:
+            replay = TaskScopedReplay.for_env(env, config.buffer_size, gamma=config.gamma, seed=seed)
+        super().__init__(env, replay=replay, seed=seed, device=device)
         self.config = config
-        self.device = auto_device(device)
-        self.updates = 0
-        self.replay = self._new_replay(observation_space, action_space, seed) if replay is None else replay
         with torch.random.fork_rng(devices=[]):
             if seed is not None:
                 torch.manual_seed(seed)
@@ -75,67 +86,50 @@ class SAC:
         self.alpha_optimizer = torch.optim.Adam([self.log_alpha], lr=rate, fused=True)
         entropy = config.target_entropy
         self.target_entropy = -float(self._box.size) if entropy is None else entropy
-        self._rng = np.random.default_rng(seed)
         self._generator = torch.Generator(self.device)
         self._generator.manual_seed(int(self._rng.integers(2**62)))
-        self._seed = seed
+        self._average: dict[str, Tensor] = {}  # of the policy's iterates in this task
+        self._averaged = 0  # how many they are
 
     @property
     def alpha(self) -> float:
         """α, the price of entropy."""
         return self.log_alpha.exp().item()
 
-    def learn(
-        self,
-        frames: int,
-        *,
-        env: Any = None,
-        callback: Callable[[SAC, int], None] | None = None,
-        progress_bar: bool = False,
-    ) -> None:
-        """Act and learn for ``frames`` frames.
-
-        Args:
-            frames: over all environments together.
-            env: learn here instead of in the environment given at first.
-            callback: called with the agent and the frames so far, after each step.
-            progress_bar: show one (needs tqdm).
-        """
-        if problem := int_problem("frames", frames):
-            raise OwlValueError(f"SAC.learn: {problem}")
-        if env is not None:
-            check_successor("SAC.learn", env, self.env)
-            self.env = env
-        stepper = Stepper(self.env, seed=None if self._seed is None else int(self._rng.integers(2**31)))
-        settings, owed, done = self.config, 0, 0
-        average = [parameter.detach().clone() for parameter in self.actor.parameters()]
-        with progress("SAC.learn", frames, show=progress_bar) as bar:
-            for seen in range(stepper.num_envs, frames + stepper.num_envs, stepper.num_envs):
-                random = len(self.replay) < settings.learning_starts
-                steps = stepper.step(self._act(stepper.observation, random=random))
-                steps.add_to(self.replay)
-                if len(self.replay) >= max(settings.learning_starts, settings.batch_size):
-                    owed += stepper.num_envs
-                    while owed >= settings.update_every:
-                        self.update(self.replay.sample(settings.batch_size))
-                        done += 1
-                        _move(average, [*self.actor.parameters()], TAIL / (done + TAIL - 1))
-                        owed -= settings.update_every
-                bar.update(stepper.num_envs)
-                if callback is not None:
-                    callback(self, seen)
-        if settings.hand_over:
-            _move([*self.actor.parameters()], average, 1.0)
-
     def predict(self, observation: np.ndarray, *, deterministic: bool = True) -> np.ndarray:
-        """The policy's action for one observation or a batch; drawn from it if not ``deterministic``."""
+        """The policy's action for one observation or a batch; drawn from it if not ``deterministic``.
+
+        The policy is the averaged one where ``config.hand_over`` says so.
+        """
         batch = np.asarray(observation)
         single = batch.ndim == len(self.replay.observation_shape)
-        actions = self._act(batch[None] if single else batch, deterministic=deterministic)
+        seen = self._tensor(batch[None] if single else batch)
+        with torch.no_grad():
+            output = functional_call(self.actor, self._average, (seen,))
+            if deterministic:
+                action = self.actor.greedy(output)
+            else:
+                action, _ = self.actor.sample(output, self._noise(len(seen)))
+        actions = self._box.array(action)
         return actions[0] if single else actions
 
     def update(self, batch: Transitions) -> dict[str, float]:
         """One gradient step of critics, policy and α on ``batch``; returns both losses and α."""
+        with flushed_denormals():
+            return self._update(batch)
+
+    def describe(self, *, init: Literal["fresh", "zero", "copy"] = "zero") -> ActorCriticLearner:
+        """This agent as `OwlWrapper` sees it; ``OwlWrapper(agent)`` asks for it.
+
+        Temperature and the count of random frames are per task, and the averaged policy is handed over when a
+        task ends.
+
+        Args:
+            init: how a new task's heads start, "fresh", answering "zero" or as a "copy" of the active ones.
+        """
+        return _DescribedSAC(self, init=init)
+
+    def _update(self, batch: Transitions) -> dict[str, float]:
         batch = batch.to(self.device)
         observation, action = batch.observation.float(), batch.action.float()
         noise = self._noise(2, len(batch))
@@ -156,18 +150,47 @@ class SAC:
         if batch.weight is not None and batch.index is not None:
             self.replay.update_priorities(batch.index, (goal - mean.mean(-1)).detach().abs().cpu())
         self.updates += 1
+        if self.config.hand_over:
+            self._move_average()
         return found
 
-    def state_dict(self) -> dict[str, Any]:
-        """Updates made and generators; networks, optimizers, α and replay have states of their own."""
-        generator = self._generator.get_state()
-        return {"updates": self.updates, "rng": self._rng.bit_generator.state, "generator": generator}
+    def loop_state(self) -> dict[str, Any]:
+        """Where the loop stands, with the noise's generator and the average of this task's policy."""
+        average = {name: tensor.clone() for name, tensor in self._average.items()}
+        own = {"average": average, "averaged": self._averaged, "generator": self._generator.get_state()}
+        return {**super().loop_state(), **own}
 
-    def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:
-        """Go on from what ``state_dict`` gave."""
-        self.updates = int(state_dict["updates"])
-        self._rng.bit_generator.state = state_dict["rng"]
-        self._generator.set_state(state_dict["generator"])
+    def load_loop_state(self, state: Mapping[str, Any], *, task: bool = False) -> None:
+        """Go on from what `loop_state` gave."""
+        if not (task and state["clock"] < self._clock):
+            self._generator.set_state(torch.as_tensor(state["generator"]))
+        self._average = {name: tensor.clone() for name, tensor in state["average"].items()}
+        self._averaged = int(state["averaged"])
+        super().load_loop_state(state, task=task)
+
+    def _parts(self) -> dict[str, Stateful]:
+        return {
+            "actor": self.actor,
+            "critics": self.critics,
+            "targets": self.targets,
+            "actor_optimizer": self.actor_optimizer,
+            "critic_optimizer": self.critic_optimizer,
+            "temperature": TaskTemperature(self.log_alpha, self.alpha_optimizer),
+        }
+
+    def _move_average(self) -> None:
+        """Average over about the last 1/TAIL of this task's iterates, each weighing as the others."""
+        policy = [*self.actor.parameters()]
+        if len(self._average) != len(policy):
+            own = self.actor.named_parameters()
+            self._average, self._averaged = {name: p.detach().clone() for name, p in own}, 0
+        self._averaged += 1
+        _move([*self._average.values()], policy, TAIL / (self._averaged + TAIL - 1))
+
+    def _take_average(self) -> None:
+        if self._average:
+            _move([*self.actor.parameters()], [*self._average.values()], 1.0)
+        self._average, self._averaged = {}, 0
 
     def _goal(self, batch: Transitions, alpha: float, noise: Tensor) -> Tensor:
         with torch.no_grad():
@@ -208,30 +231,90 @@ class SAC:
             )
         return number
 
-    def _act(
-        self, observation: np.ndarray, *, random: bool = False, deterministic: bool = False
-    ) -> np.ndarray:
+    def _act(self, observation: np.ndarray, *, random: bool) -> np.ndarray:
         if random:
             return self._box.draw(self._rng, len(observation))
         with torch.no_grad():
-            seen = torch.from_numpy(np.ascontiguousarray(observation)).to(self.device).float()
-            return self._box.array(self.actor.act(seen, None if deterministic else self._noise(len(seen))))
+            seen = self._tensor(observation)
+            return self._box.array(self.actor.act(seen, self._noise(len(seen))))
+
+    def _tensor(self, observation: np.ndarray) -> Tensor:
+        own = np.require(observation, requirements=["C", "W"])  # torch warns of what is read-only
+        return torch.from_numpy(own).to(self.device).float()
 
     def _noise(self, *rows: int) -> Tensor:
         return torch.randn(*rows, self._box.size, generator=self._generator, device=self.device)
 
-    def _new_replay(self, observation: Any, action: Any, seed: int | None) -> TaskScopedReplay:
-        return TaskScopedReplay(
-            self.config.buffer_size,
-            observation_space=observation,
-            action_space=action,
-            num_envs=int(getattr(self.env, "num_envs", None) or 1),
-            gamma=self.config.gamma,
-            seed=seed,
-        )
-
     def __repr__(self) -> str:
         return f"SAC(alpha={self.alpha:.3g}, updates={self.updates}, device={self.device})"
+
+
+class _DescribedSAC(ActorCriticLearner):
+    """A `SAC` steps its environment by itself, so that it can be given another."""
+
+    def __init__(self, agent: SAC, *, init: Literal["fresh", "zero", "copy"]) -> None:
+        super().__init__(
+            Trained(agent.actor, agent.actor_optimizer, output=agent.actor, init=init),
+            Trained(agent.critics, agent.critic_optimizer, agent.targets, output=GaussianQ(), init=init),
+            temperature=(agent.log_alpha, agent.alpha_optimizer),
+            replay=agent.replay,
+            gamma=agent.config.gamma,
+            per_task={"loop": TaskLoop(agent)},
+            on_task_end=agent.hand_over,
+        )
+        self.agent = agent
+
+    @property
+    def seed(self) -> int | None:
+        """The agent's seed."""
+        return self.agent.seed
+
+    def set_env(self, env: object) -> None:
+        """Train in ``env`` from now on."""
+        self.agent.set_env(env)
+
+
+class ActionBox:
+    """A bounded Box of floats; anything else is refused."""
+
+    def __init__(self, where: str, space: Any) -> None:
+        low, high = getattr(space, "low", None), getattr(space, "high", None)
+        if low is None or high is None or np.dtype(space.dtype).kind != "f":
+            raise OwlTypeError(f"{where}: the action space is {space}; expected a Box of floats")
+        if not (np.isfinite(low).all() and np.isfinite(high).all() and (low < high).all()):
+            raise OwlValueError(
+                f"{where}: the action space is {space}; expected finite bounds with low < high for every "
+                "action (gymnasium.wrappers.RescaleAction gives an environment others)"
+            )
+        self.low, self.high = np.asarray(low), np.asarray(high)
+        self.size = int(self.low.size)
+
+    def draw(self, rng: np.random.Generator, rows: int) -> np.ndarray:
+        """Actions ``(rows, *shape)``, uniform between the bounds."""
+        share = rng.random((rows, *self.low.shape))
+        # a share of each bound, since their difference may overflow
+        return self._fit((1 - share) * self.low + share * self.high)
+
+    def array(self, action: torch.Tensor) -> np.ndarray:
+        """A tensor (rows, size) as ``(rows, *shape)`` in the dtype of the space and within its bounds."""
+        return self._fit(action.detach().cpu().numpy().reshape(-1, *self.low.shape))
+
+    def _fit(self, action: np.ndarray) -> np.ndarray:
+        # rounding may lead out of the bounds by a bit
+        action = action.astype(self.low.dtype, copy=False)
+        fitting: np.ndarray = np.minimum(np.maximum(action, self.low), self.high)  # faster than np.clip
+        return fitting
+
+
+def _observation_size(where: str, space: Any) -> int:
+    """How many numbers an observation has; spaces without one shape are refused."""
+    shape = getattr(space, "shape", None)
+    if shape is None:
+        raise OwlTypeError(
+            f"{where}: the observation space is {space}; expected a Box "
+            "(gymnasium.wrappers.FlattenObservation makes one)"
+        )
+    return int(np.prod(shape))
 
 
 def _networks(config: SACConfig, size: int, box: ActionBox) -> tuple[GaussianActor, GaussianCritics]:

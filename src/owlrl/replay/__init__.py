@@ -1,18 +1,21 @@
 """Replays that know which task their rows belong to.
 
 `TaskScopedReplay` holds the rows of one task at a time; `SharedReplay` and `RehearsalReplay` are
-the paper's baselines. Which rows are drawn is decided by a sampler: `UniformSampler`,
-`PrioritizedSampler` or `RewardBalancedSampler`. A script's own list or buffer is scoped by
-`owlrl.adapters`.
+the paper's baselines; `ListReplay` scopes a list or deque that a script already has. Which rows
+are drawn is decided by a sampler: `UniformSampler`, `PrioritizedSampler` or
+`RewardBalancedSampler`.
 """
 
 from __future__ import annotations
 
-from owlrl.replay.balanced import RewardBalancedSampler
-from owlrl.replay.prioritized import PrioritizedSampler
-from owlrl.replay.samplers import RowDraw, Sampler, UniformSampler
-from owlrl.replay.scoped import TaskScopedReplay
-from owlrl.replay.siblings import RehearsalReplay, SharedReplay
+from owlrl.replay.samplers import (
+    PrioritizedSampler,
+    RewardBalancedSampler,
+    RowDraw,
+    Sampler,
+    UniformSampler,
+)
+from owlrl.replay.scoped import RehearsalReplay, SharedReplay, TaskScopedReplay
 
 __all__ = [
     "PrioritizedSampler",

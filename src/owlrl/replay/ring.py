@@ -6,16 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from owlrl.replay._spec import Rows, RowSpec
-from owlrl.replay.returns import n_step_return
+from owlrl.replay.rows import Gathered, Rows, RowSpec, as_array
 
-__all__ = ["FrameRing", "fair_shares"]
+__all__ = ["FrameRing", "fair_shares", "n_step_return"]
 
 _FLOAT32, _INT64 = np.dtype(np.float32), np.dtype(np.int64)
-
-Gathered = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
-"""Observation, action, reward, next observation, terminated, discount: the order of `Transitions`."""
 
 
 class FrameRing:
@@ -48,22 +45,23 @@ class FrameRing:
         self.num_rows = self.num_frames * num_lanes
         # One record per row: what a sample needs beside frames comes with one look at memory.
         action = ("action", spec.action.dtype, spec.action.shape)
-        record = np.dtype([action, ("reward", np.float32), ("terminated", np.bool_)], align=True)
+        ends = [("terminated", np.bool_), ("truncated", np.bool_)]
+        record = np.dtype([action, ("reward", np.float32), *ends], align=True)
         self.steps = _zeros(self.num_rows, record)
         self.action, self.reward = self.steps["action"], self.steps["reward"]
-        self.terminated = self.steps["terminated"]
+        self.terminated, self.truncated = self.steps["terminated"], self.steps["truncated"]
         self.observation = np.empty((self.num_rows, *spec.observation.shape), spec.observation.dtype)
         self.live = _zeros(self.num_rows, np.dtype(np.bool_))
         self._action_dtype = np.dtype(np.float32 if spec.action.dtype.kind == "f" else np.int64)
-        self._next = np.array(
-            num_lanes
-        )  # from a frame to the next; an array, as numpy adds it faster than an int
+        # from a frame to the next; an array, as numpy adds it faster than an int
+        self._next = np.array(num_lanes)
         self._lanes = np.arange(num_lanes)
         self._tail = self._lanes - num_lanes  # row of each lane's last observation
         self._open = np.zeros(num_lanes, np.bool_)  # may the lane's last observation be continued?
-        self._full = np.zeros(num_lanes, np.bool_)  # was the lane's last frame used?
+        self._laps = np.zeros(num_lanes, np.int64)  # how often the lane began at its start again
         self._span = 0
         self._count = 0
+        self.added = 0  # transitions ever added
 
     def __len__(self) -> int:
         return self._count
@@ -92,9 +90,11 @@ class FrameRing:
         self.action[here] = rows.action
         self.reward[here] = rows.reward
         self.terminated[here] = rows.terminated
+        self.truncated[here] = rows.truncated
         self._tail[lanes] = after
         self._open[lanes] = ~(rows.terminated | rows.truncated)
         self._count += len(here) - len(dropped)
+        self.added += len(here)
         if self._span < self.num_rows:
             self._span = 0
         return here, dropped
@@ -113,19 +113,35 @@ class FrameRing:
         past = rows >= self.num_rows
         if np.count_nonzero(past):
             rows[past] -= self.num_rows
-            self._full[lanes[past]] = True
+            self._laps[lanes[past]] += 1
         return rows
 
     @property
     def used(self) -> np.ndarray:
         """How many frames each lane has used: (E,)."""
-        return np.where(self._full, self.num_frames, self._tail // self.num_lanes + 1)
+        return np.where(self._laps > 0, self.num_frames, self._tail // self.num_lanes + 1)
+
+    @property
+    def position(self) -> np.ndarray:
+        """How far each lane has come, in frames; only differences mean anything: (E,)."""
+        frames: np.ndarray = self._laps * self.num_frames + self._tail // self.num_lanes
+        return frames
+
+    def rows_since(self, position: np.ndarray) -> np.ndarray:
+        """The live rows added since the lanes were at ``position`` (E,), lane by lane, oldest first."""
+        now = self.position
+        first = np.maximum(position, now - self.num_frames + 1)  # older ones were overwritten
+        place = np.arange(max(0, int((now - first).max())))  # (P,)
+        frame = (first[:, None] + place) % self.num_frames
+        rows: np.ndarray = (frame * self.num_lanes + self._lanes[:, None])[place < (now - first)[:, None]]
+        live: np.ndarray = rows[self.live[rows]]
+        return live
 
     @property
     def span(self) -> int:
         """All rows in use are below this one."""
         if not self._span:  # looked up once and kept until rows change it
-            last = self.num_rows - 1 if self._full.any() else int(self._tail.max())
+            last = self.num_rows - 1 if self._laps.any() else int(self._tail.max())
             self._span = (last // self.num_lanes + 1) * self.num_lanes
         return self._span
 
@@ -138,7 +154,7 @@ class FrameRing:
         self.live[: self.span] = False
         self._tail[:] = self._lanes - self.num_lanes
         self._open[:] = False
-        self._full[:] = False
+        self._laps[:] = 0
         self._span = self._count = 0
 
     def live_rows(self) -> np.ndarray:
@@ -226,6 +242,7 @@ class FrameRing:
             "action": self.action[rows],
             "reward": self.reward[rows],
             "terminated": self.terminated[rows],
+            "truncated": self.truncated[rows],
             "live": self.live[rows],
             "used": used,
             "tail": tail.copy(),
@@ -240,11 +257,48 @@ class FrameRing:
         self.action[rows] = state["action"]
         self.reward[rows] = state["reward"]
         self.terminated[rows] = state["terminated"]
+        self.truncated[rows] = state["truncated"]
         self.live[rows] = state["live"]
-        self._full[:] = state["used"] == self.num_frames
+        self._laps[:] = state["used"] == self.num_frames
         self._tail[:] = state["tail"]
         self._open[:] = state["open"]
         self._count = int(state["live"].sum())
+
+    def checked(self, state: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """``state`` as arrays that `restore` may take; ValueError, TypeError or KeyError if it is damaged."""
+        spec, lanes = self.spec, (self.num_lanes,)
+        total = int(as_array(state["used"]).sum())
+        expected: dict[str, tuple[tuple[int, ...], npt.DTypeLike]] = {
+            "observation": ((total, *spec.observation.shape), spec.observation.dtype),
+            "action": ((total, *spec.action.shape), spec.action.dtype),
+            "reward": ((total,), np.float32),
+            "terminated": ((total,), np.bool_),
+            "truncated": ((total,), np.bool_),
+            "live": ((total,), np.bool_),
+            "used": (lanes, np.int64),
+            "tail": (lanes, np.int64),
+            "open": (lanes, np.bool_),
+        }
+        arrays = {}
+        for name, (shape, dtype) in expected.items():
+            array = arrays[name] = as_array(state[name]).copy()
+            if array.shape != shape or array.dtype != dtype:
+                raise ValueError(f"{name} is {array.dtype} {array.shape}; expected {np.dtype(dtype)} {shape}")
+        self._check_places(arrays)
+        return arrays
+
+    def _check_places(self, arrays: Mapping[str, np.ndarray]) -> None:
+        used, tail = arrays["used"], arrays["tail"]
+        if (used < 0).any() or (used > self.num_frames).any():
+            raise ValueError(f"used is {used.tolist()}; expected 0 to {self.num_frames} frames")
+        frame, lane = np.divmod(tail, self.num_lanes)
+        wrong = (lane != self._lanes) | (frame >= np.maximum(used, 0)) | (frame < -1)
+        # Until a lane is full, its last observation is in the last of its frames.
+        if (wrong | ((used < self.num_frames) & (frame != used - 1))).any():
+            raise ValueError(f"tail is {tail.tolist()}; expected the rows of each lane's last observation")
+        place = np.arange(used.max())[:, None]
+        if (arrays["live"] & (place == frame)[place < used]).any():
+            raise ValueError("live is true for a lane's last observation; expected no transition there")
 
 
 def _zeros(size: int, dtype: np.dtype) -> np.ndarray:
@@ -280,3 +334,25 @@ def fair_shares(counts: np.ndarray, limit: int) -> np.ndarray:
         shares[lane] = min(int(counts[lane]), left // (len(order) - position))
         left -= int(shares[lane])
     return shares
+
+
+def n_step_return(
+    reward: np.ndarray, live: np.ndarray, gamma: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Discounted sums of the rewards up to the first row that is not live.
+
+    ``reward`` and ``live`` are (B, n): row b looks n steps ahead, and ``live[:, 0]`` is true.
+    Returns the sums ``Σ_{i<k} γ^i r_i`` (B,) float32, the discounts ``γ^k`` (B,) float32 and the
+    number of steps summed, k (B,), from 1 to n.
+
+    >>> import numpy as np
+    >>> from owlrl.replay.ring import n_step_return
+    >>> n_step_return(np.array([[1.0, 2.0, 4.0], [1.0, 2.0, 4.0]]),
+    ...               np.array([[True, True, True], [True, False, True]]), 0.5)
+    (array([3., 1.], dtype=float32), array([0.125, 0.5  ], dtype=float32), array([3, 1]))
+    """
+    summed = np.logical_and.accumulate(live, axis=1)
+    steps = summed.sum(axis=1)
+    powers = np.power(gamma, np.arange(reward.shape[1] + 1))  # (n + 1,) float64, rounded once at the end
+    sums = (reward * summed) @ powers[:-1]
+    return sums.astype(np.float32), powers[steps].astype(np.float32), steps

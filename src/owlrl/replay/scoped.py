@@ -1,22 +1,17 @@
-"""The replay of OWL: rows of one task at a time, and a sample of each task kept for its return."""
+"""Replays scoped to tasks: OWL's own, and the paper's two baselines."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-import torch
+from typing_extensions import Unpack
 
+from owlrl._arguments import Arguments
 from owlrl.errors import OwlStateError
-from owlrl.replay._base import RingReplay
-from owlrl.replay._checks import check_task
-from owlrl.replay._spec import positive_int
-from owlrl.replay._store import ring_state
-from owlrl.replay.samplers import Sampler
+from owlrl.replay.base import Choice, RingOptions, RingReplay, RowStore
 
-__all__ = ["TaskScopedReplay"]
+__all__ = ["RehearsalReplay", "SharedReplay", "TaskScopedReplay"]
 
 
 class TaskScopedReplay(RingReplay):
@@ -69,68 +64,37 @@ class TaskScopedReplay(RingReplay):
     (torch.Size([4, 2]), tensor([0.9900, 0.9900, 0.9900, 0.9900]), 'left')
     """
 
-    def __init__(
-        self,
-        capacity: int,
-        *,
-        observation_space: object | None = None,
-        observation_shape: Sequence[int] | None = None,
-        observation_dtype: npt.DTypeLike | None = None,
-        action_space: object | None = None,
-        action_shape: Sequence[int] = (),
-        action_dtype: npt.DTypeLike = np.int64,
-        num_envs: int = 1,
-        warm_start: int = 50_000,
-        sampler: Sampler | None = None,
-        n_step: int = 1,
-        gamma: float = 0.99,
-        seed: int | None = None,
-        device: torch.device | str = "cpu",
-    ) -> None:
-        problems: list[str] = []
-        positive_int("warm_start", warm_start, problems, least=0)
-        super().__init__(
-            capacity,
-            observation_space=observation_space,
-            observation_shape=observation_shape,
-            observation_dtype=observation_dtype,
-            action_space=action_space,
-            action_shape=action_shape,
-            action_dtype=action_dtype,
-            num_envs=num_envs,
-            sampler=sampler,
-            n_step=n_step,
-            gamma=gamma,
-            seed=seed,
-            device=device,
-            problems=problems,
-        )
+    def __init__(self, capacity: int, *, warm_start: int = 50_000, **options: Unpack[RingOptions]) -> None:
         self.warm_start = warm_start
         self._stored: dict[str, dict[str, Any]] = {}
+        super().__init__(capacity, **options)
+
+    def _check(self, arguments: Arguments) -> None:
+        self.warm_start = arguments.integer("warm_start", self.warm_start, least=0)
 
     @property
     def stored(self) -> dict[str, int]:
         """How many rows each task that was left will start from when it comes back."""
         return {task: int(frames["live"].sum()) for task, frames in self._stored.items()}
 
-    def begin_task(self, task: str) -> None:
-        """Empty the replay and refill it with the stored sample of ``task``, if there is one."""
-        check_task("TaskScopedReplay.begin_task", task)
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the ring and of all stored samples."""
+        stored = sum(int(a.nbytes) for frames in self._stored.values() for a in frames.values())
+        return super().nbytes + stored
+
+    def _begin(self, task: str) -> None:
         if task in self._stored:
             self._store.refill(self._stored[task])
         else:
             self._store.clear()
-        self._task = task
 
-    def end_task(self) -> None:
-        """Store the newest ``warm_start`` rows; they can be drawn until the next `begin_task`.
+    def _end(self, task: str) -> None:
+        if self.warm_start:  # of several environments each gives the same number, as far as it has as many
+            self._stored[task] = self._store.ring.newest(self.warm_start)
 
-        With several environments each gives the same number, as far as it has as many.
-        """
-        if self._task is None:
-            raise OwlStateError("TaskScopedReplay.end_task: no task was begun; call begin_task(task) first")
-        if self.warm_start:
-            self._stored[self._task] = self._store.ring.newest(self.warm_start)
+    def _forget(self, task: str) -> None:
+        self._stored.pop(task, None)
 
     def _more(self) -> str:
         return f", warm_start={self.warm_start}, stored={self.stored}"
@@ -145,5 +109,145 @@ class TaskScopedReplay(RingReplay):
     def _restore(self, contents: Mapping[str, Any], task: str | None) -> None:
         store = self._new_store()
         store.load_state_dict(contents["store"])
-        self._stored = {name: ring_state(store.ring, frames) for name, frames in contents["stored"].items()}
+        self._stored = {name: store.ring.checked(frames) for name, frames in contents["stored"].items()}
         self._store = store
+
+
+class SharedReplay(RingReplay):
+    """One ring for all tasks, never emptied: the paper's Experience Replay baseline.
+
+    Arguments and methods are those of `TaskScopedReplay` without ``warm_start``. Rows of all
+    tasks mix in a batch, so its ``task`` is None. No n-step sum crosses from one task to the next.
+    It is meant for a learner with one head: `sample_distinct` mixes tasks as well, so inside an
+    `OwlWrapper` a head would be taught and measured by other tasks' rows.
+
+    >>> import numpy as np
+    >>> from owlrl.replay import SharedReplay
+    >>> replay = SharedReplay(1000, observation_shape=(), observation_dtype=np.int64, seed=0)
+    >>> for number, task in enumerate(["left", "right"]):
+    ...     replay.begin_task(task)
+    ...     for step in range(10):
+    ...         replay.add(number, 0, 1.0, number, terminated=False, truncated=False)
+    ...     replay.end_task()
+    >>> len(replay), sorted(set(replay.sample(20).observation.tolist()))
+    (20, [0, 1])
+    """
+
+    def _begin(self, task: str) -> None:
+        self._store.ring.close()  # no episode runs on into the task
+
+    def _end(self, task: str) -> None:
+        self._store.ring.close()
+
+    def _forget(self, task: str) -> None:
+        raise OwlStateError(
+            f"SharedReplay.forget: rows of all tasks lie in one ring, and those of {task!r} are not known; "
+            "clear() forgets all, and a TaskScopedReplay keeps tasks apart"
+        )
+
+    def _current(self) -> Choice:
+        return self._store, None, 0
+
+    def _contents(self) -> dict[str, Any]:
+        return {"store": self._store.state_dict()}
+
+    def _restore(self, contents: Mapping[str, Any], task: str | None) -> None:
+        store = self._new_store()
+        store.load_state_dict(contents["store"])
+        self._store = store
+
+
+class RehearsalReplay(RingReplay):
+    """A ring for each task, all kept; a batch comes from one task: the paper's Full Rehearsal.
+
+    With probability ``current`` that is the current task, otherwise an earlier one drawn
+    uniformly; ``Transitions.task`` tells which. Arguments and methods are those of
+    `TaskScopedReplay`, with ``current`` instead of ``warm_start``; each task has a ring of
+    ``capacity`` rows of its own, whose memory the system hands out as it fills. ``len``, `clear`
+    and `sample_distinct` are about the current task. Earlier tasks with fewer rows than a batch
+    are left out of the draw. Rows added before the first `begin_task` go with it. A loop that uses
+    it must train the head of ``batch.task``, not the active one (`owlrl.learners.DQN.head_of`).
+
+    Args:
+        capacity: rows per task.
+        current: probability of a batch from the current task, when there are earlier ones.
+
+    >>> import numpy as np
+    >>> from owlrl.replay import RehearsalReplay
+    >>> replay = RehearsalReplay(1000, observation_shape=(), observation_dtype=np.int64, seed=0)
+    >>> for number, task in enumerate(["left", "right"]):
+    ...     replay.begin_task(task)
+    ...     for step in range(10):
+    ...         replay.add(number, 0, 1.0, number, terminated=False, truncated=False)
+    ...     replay.end_task()
+    >>> tasks = [replay.sample(2).task for _ in range(1000)]
+    >>> tasks.count("left"), tasks.count("right")
+    (246, 754)
+    """
+
+    def __init__(self, capacity: int, *, current: float = 0.75, **options: Unpack[RingOptions]) -> None:
+        self.current = current
+        self._by_task: dict[str, RowStore] = {}
+        super().__init__(capacity, **options)
+
+    def _check(self, arguments: Arguments) -> None:
+        self.current = arguments.number("current", self.current, least=0.0, most=1.0)
+
+    @property
+    def tasks(self) -> dict[str, int]:
+        """Each task's number of rows, in the order in which they were first begun."""
+        return {task: len(store) for task, store in self._by_task.items()}
+
+    def _begin(self, task: str) -> None:
+        if task not in self._by_task:
+            self._by_task[task] = self._new_store()
+        self._store = self._by_task[task]
+        self._store.ring.close()
+
+    def _end(self, task: str) -> None:
+        self._store.ring.close()
+
+    def _forget(self, task: str) -> None:
+        self._by_task.pop(task, None)
+
+    def _stores(self) -> Sequence[RowStore]:
+        own = [self._store] if self._task is None else []  # rows of no task
+        return [*self._by_task.values(), *own]
+
+    def _choice(self, task: str | None) -> Choice:
+        tasks = list(self._by_task)
+        if task is None:
+            return self._store, None, len(tasks) * self._store.ring.num_rows
+        return self._by_task[task], task, tasks.index(task) * self._store.ring.num_rows
+
+    def _current(self) -> Choice:
+        return self._choice(self._task)
+
+    def _choose(self, batch_size: int) -> Choice:
+        earlier = [
+            task for task, store in self._by_task.items() if task != self._task and len(store) >= batch_size
+        ]
+        if earlier and self._rng.random() >= self.current:
+            return self._choice(earlier[int(self._rng.random() * len(earlier))])
+        return self._current()
+
+    def _more(self) -> str:
+        return f", current={self.current}, tasks={self.tasks}"
+
+    def _contents(self) -> dict[str, Any]:
+        contents: dict[str, Any] = {
+            "by_task": {task: store.state_dict() for task, store in self._by_task.items()}
+        }
+        return contents if self._task is not None else {**contents, "store": self._store.state_dict()}
+
+    def _restore(self, contents: Mapping[str, Any], task: str | None) -> None:
+        by_task = {}
+        for name, state in contents["by_task"].items():
+            by_task[name] = self._new_store()
+            by_task[name].load_state_dict(state)
+        if task is None:
+            store = self._new_store()
+            store.load_state_dict(contents["store"])
+        else:
+            store = by_task[task]
+        self._store, self._by_task = store, by_task

@@ -129,7 +129,8 @@ def test_small_rewards_such_as_a_bonus_need_not_count():
 
 def test_settings_are_checked():
     with pytest.raises(
-        OwlValueError, match=r"RewardBalancedSampler: fraction is 1\.5; expected a number from 0 to 1"
+        OwlValueError,
+        match=r"RewardBalancedSampler: fraction is 1\.5; expected a finite number",
     ):
         RewardBalancedSampler(1.5)
     with pytest.raises(OwlValueError, match=r"above is -1; expected a finite number >= 0"):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from owlrl.replay.sumtree import TOP, WIDTH, SumTree
+from owlrl.replay.samplers import TOP, WIDTH, SumTree
 
 
 @settings(deadline=None, max_examples=40)

@@ -1,27 +1,101 @@
-"""What the replays on rings have in common: storing, drawing, saving."""
+"""What the replays on rings have in common: storing, drawing, looking at what is new, saving."""
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, TypedDict
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from typing_extensions import Self
 
+from owlrl._arguments import Arguments, own_generator
 from owlrl.errors import OwlStateError, raise_problems
-from owlrl.replay._checks import check_batch_size, check_priorities, restored_generator
-from owlrl.replay._spec import RowSpec, action_spec, as_array, number, observation_spec, positive_int
-from owlrl.replay._store import RowStore, to_transitions
+from owlrl.replay.ring import FrameRing
+from owlrl.replay.rows import (
+    Rows,
+    RowSpec,
+    action_spec,
+    as_array,
+    check_batch_size,
+    check_priorities,
+    check_task,
+    observation_spec,
+    restored_generator,
+    spaces_of,
+    to_transitions,
+)
 from owlrl.replay.samplers import Sampler, UniformSampler
 from owlrl.types import Transitions
 
-__all__ = ["Choice", "RingReplay"]
+__all__ = ["Choice", "RingOptions", "RingReplay", "RowStore"]
+
+KEY = 3  # tells a replay's random numbers from those of other parts without a seed
+
+
+class RowStore:
+    """Rows in a `FrameRing`, with a sampler's draw that is told of each change."""
+
+    def __init__(self, spec: RowSpec, *, capacity: int, num_lanes: int, sampler: Sampler) -> None:
+        self.ring = FrameRing(spec, capacity=capacity, num_lanes=num_lanes)
+        self.draw = sampler.bind(self.ring)
+
+    def __len__(self) -> int:
+        return len(self.ring)
+
+    def add(self, lanes: np.ndarray, rows: Rows) -> None:
+        """Store one transition in each of ``lanes``."""
+        self.draw.changed(*self.ring.add(lanes, rows))
+
+    def update(self, rows: np.ndarray, priorities: np.ndarray) -> None:
+        """Give rows new priorities; rows where no transition starts any more are left out."""
+        live = self.ring.live[rows]
+        self.draw.update(rows[live], priorities[live])
+
+    def clear(self) -> None:
+        """Forget every row."""
+        self.ring.clear()
+        self.draw.cleared()
+
+    def refill(self, frames: Mapping[str, Any]) -> None:
+        """Hold exactly ``frames``, as `FrameRing.newest` gave them, as if just added."""
+        self.clear()
+        self.ring.restore(frames)
+        self.draw.changed(self.ring.live_rows(), np.zeros(0, np.int64))
+
+    def state_dict(self) -> dict[str, Any]:
+        """All rows and what the draw remembers of them."""
+        return {"ring": self.ring.state_dict(), "draw": self.draw.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from ``state``; ValueError, TypeError or KeyError if it does not fit."""
+        self.ring.restore(self.ring.checked(state["ring"]))
+        self.draw.load_state_dict(state["draw"])
 
 
 Choice = tuple[RowStore, str | None, int]
 """Where a batch comes from: the store, its task, and what tells its rows from those of other stores."""
+
+
+class RingOptions(TypedDict, total=False):
+    """The keyword arguments that all replays on rings take; `TaskScopedReplay` says what they mean."""
+
+    observation_space: object | None
+    observation_shape: Sequence[int] | None
+    observation_dtype: npt.DTypeLike | None
+    action_space: object | None
+    action_shape: Sequence[int]
+    action_dtype: npt.DTypeLike
+    num_envs: int
+    sampler: Sampler | None
+    n_step: int
+    gamma: float
+    seed: int | None
+    device: torch.device | str
 
 
 class RingReplay(ABC):
@@ -31,49 +105,68 @@ class RingReplay(ABC):
         self,
         capacity: int,
         *,
-        observation_space: object | None,
-        observation_shape: Sequence[int] | None,
-        observation_dtype: npt.DTypeLike | None,
-        action_space: object | None,
-        action_shape: Sequence[int],
-        action_dtype: npt.DTypeLike,
-        num_envs: int,
-        sampler: Sampler | None,
-        n_step: int,
-        gamma: float,
-        seed: int | None,
-        device: torch.device | str,
-        problems: list[str],
+        observation_space: object | None = None,
+        observation_shape: Sequence[int] | None = None,
+        observation_dtype: npt.DTypeLike | None = None,
+        action_space: object | None = None,
+        action_shape: Sequence[int] = (),
+        action_dtype: npt.DTypeLike = np.int64,
+        num_envs: int = 1,
+        sampler: Sampler | None = None,
+        n_step: int = 1,
+        gamma: float = 0.99,
+        seed: int | None = None,
+        device: torch.device | str = "cpu",
     ) -> None:
-        observation = observation_spec(observation_space, observation_shape, observation_dtype, problems)
-        action = action_spec(action_space, action_shape, action_dtype, problems)
-        envs = positive_int("num_envs", num_envs, problems)
-        positive_int("capacity", capacity, problems, least=envs)
-        positive_int("n_step", n_step, problems)
-        number("gamma", gamma, problems, most=1.0)
-        if seed is not None:
-            positive_int("seed", seed, problems, least=0)
+        arguments = Arguments(type(self).__name__)
+        self._check(arguments)
+        observation = observation_spec(observation_space, observation_shape, observation_dtype, arguments)
+        action = action_spec(action_space, action_shape, action_dtype, arguments)
+        self.num_envs = arguments.integer("num_envs", num_envs)
+        least = self.num_envs if isinstance(self.num_envs, int) else 1
+        self.capacity = arguments.integer("capacity", capacity, least=max(1, least))
+        self.n_step = arguments.integer("n_step", n_step)
+        self.gamma = arguments.number("gamma", gamma, least=0.0, most=1.0)
+        self.seed = arguments.integer("seed", seed, least=0, none=True)
         if sampler is not None and not isinstance(sampler, Sampler):
-            problems.append(f"sampler is {sampler!r}; expected e.g. UniformSampler() or PrioritizedSampler()")
-        try:
-            torch.device(device)
-        except (RuntimeError, TypeError):
-            problems.append(f"device is {device!r}; expected a torch device such as 'cpu' or 'cuda:0'")
-        raise_problems(type(self).__name__, problems)
-        self.capacity = capacity
+            arguments.problem(
+                f"sampler is {sampler!r}; expected e.g. UniformSampler() or PrioritizedSampler()"
+            )
+        self.device = arguments.device("device", device)
+        arguments.check()
         self.observation_shape, self.observation_dtype = observation.shape, observation.dtype
         self.action_shape, self.action_dtype = action.shape, action.dtype
-        self.num_envs = num_envs
         self.sampler: Sampler = UniformSampler() if sampler is None else sampler
-        self.n_step = n_step
-        self.gamma = gamma
-        self.seed = seed
-        self.device = device
+        self.lost_rows = 0
+        """Rows that were overwritten before `new_rows` looked at them."""
         self._spec = RowSpec(observation, action)
-        self._lanes = np.arange(envs)
-        self._rng = np.random.default_rng(seed)
+        self._lanes = np.arange(self.num_envs)
+        self._rng = own_generator(self.seed, *(() if self.seed is not None else (KEY,)))
         self._task: str | None = None
         self._store = self._new_store()
+        self._look()
+
+    @classmethod
+    def for_env(cls, env: Any, capacity: int, **options: Any) -> Self:
+        """A replay for what ``env`` shows and takes.
+
+        Args:
+            env: a Gymnasium environment, or a vector of them.
+            capacity: rows over all environments.
+            options: as for the constructor; spaces and ``num_envs`` are the environment's.
+
+        >>> import gymnasium
+        >>> from owlrl.replay import TaskScopedReplay
+        >>> env = gymnasium.make_vec("CartPole-v1", num_envs=2)
+        >>> TaskScopedReplay.for_env(env, 1000, gamma=0.9)
+        TaskScopedReplay(0 rows of at most 1000, task=None, num_envs=2, sampler=UniformSampler(), \
+n_step=1, warm_start=50000, stored={})
+        """
+        observation, action, num_envs = spaces_of(env)
+        return cls(capacity, observation_space=observation, action_space=action, num_envs=num_envs, **options)
+
+    def _check(self, arguments: Arguments) -> None:  # noqa: B027  # there may be nothing
+        """Check what a subclass has beside the common arguments."""
 
     def _new_store(self) -> RowStore:
         return RowStore(self._spec, capacity=self.capacity, num_lanes=self.num_envs, sampler=self.sampler)
@@ -85,16 +178,76 @@ class RingReplay(ABC):
 
     @property
     def nbytes(self) -> int:
-        """Bytes reserved for rows that can be drawn."""
-        return self._store.ring.nbytes
+        """Bytes of all rows that are kept, and of those that there is room for."""
+        return sum(store.ring.nbytes for store in self._stores())
 
-    @abstractmethod
     def begin_task(self, task: str) -> None:
         """Make the replay ready for rows of ``task``."""
+        check_task(f"{type(self).__name__}.begin_task", task)
+        self._begin(task)
+        self._task = task
+        self._look()
 
-    @abstractmethod
     def end_task(self) -> None:
         """Keep what a later visit of the current task should start from."""
+        if self._task is None:
+            raise OwlStateError(
+                f"{type(self).__name__}.end_task: no task was begun; call begin_task(task) first"
+            )
+        self._end(self._task)
+
+    def forget(self, task: str) -> None:
+        """Drop what is kept of ``task``; there is no current task afterwards if it was that."""
+        check_task(f"{type(self).__name__}.forget", task)
+        self._forget(task)
+        if task == self._task:
+            self._task = None
+            self.clear()
+
+    @abstractmethod
+    def _begin(self, task: str) -> None:
+        """Put the rows in place that ``task`` starts from."""
+
+    @abstractmethod
+    def _end(self, task: str) -> None:
+        """Store what ``task`` starts from when it comes back."""
+
+    @abstractmethod
+    def _forget(self, task: str) -> None:
+        """Drop what is stored of ``task``."""
+
+    def new_rows(self) -> Transitions | None:
+        """The rows added since the last call, or since `begin_task`; None if there are none.
+
+        Copies on the CPU, one step each whatever ``n_step`` is, environment by environment, oldest first;
+        ``truncated``, ``env`` and ``task`` are filled in. What a task was refilled with is not new. Rows that
+        were overwritten before they were looked at are counted in ``lost_rows``, with one warning.
+        """
+        ring = self._store.ring
+        rows, added = ring.rows_since(self._looked_at), ring.added - self._added_before
+        self._look()
+        if added > len(rows):
+            self._lose(added - len(rows))
+        if not len(rows):
+            return None
+        made = to_transitions(ring.gather(rows, 1, self.gamma), None, None, self._task, "cpu")
+        env = torch.from_numpy(rows % self.num_envs)
+        return replace(made, truncated=torch.from_numpy(ring.truncated[rows]), env=env)
+
+    def _look(self) -> None:
+        ring = self._store.ring
+        self._looked_at, self._added_before = ring.position, ring.added
+
+    def _lose(self, count: int) -> None:
+        if not self.lost_rows:
+            name = type(self).__name__
+            warnings.warn(
+                f"{name}: {count} rows were overwritten before new_rows() looked at them; a capacity above "
+                f"{self.capacity} or more frequent looks would keep them. Later ones are counted in "
+                "lost_rows without a warning",
+                stacklevel=3,
+            )
+        self.lost_rows += count
 
     def add(
         self,
@@ -227,6 +380,7 @@ class RingReplay(ABC):
     def clear(self) -> None:
         """Forget the rows that are there now, and no stored sample."""
         self._store.clear()
+        self._look()
 
     def __len__(self) -> int:
         return len(self._store)
@@ -242,7 +396,18 @@ class RingReplay(ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to continue bit for bit; of the rings only the rows in use."""
-        state = {"layout": self._layout(), "rng": self._rng.bit_generator.state, "contents": self._contents()}
+        ring = self._store.ring
+        new = {
+            "frames": ring.position - self._looked_at,
+            "rows": ring.added - self._added_before,
+            "lost": self.lost_rows,
+        }
+        state = {
+            "layout": self._layout(),
+            "rng": self._rng.bit_generator.state,
+            "contents": self._contents(),
+            "new": new,
+        }
         return state if self._task is None else {**state, "task": self._task}
 
     def load_state_dict(self, state_dict: dict[str, Any], /) -> None:
@@ -258,13 +423,22 @@ class RingReplay(ABC):
                 rng, task = restored_generator(state_dict["rng"]), state_dict.get("task")
                 if task is not None and not isinstance(task, str):
                     raise TypeError(f"task is {task!r}")
+                frames, rows, lost = self._checked_new(state_dict["new"])
                 self._restore(state_dict["contents"], task)
-                self._rng, self._task = rng, task
+                self._rng, self._task, self.lost_rows = rng, task, lost
+                self._look()
+                self._looked_at, self._added_before = self._looked_at - frames, self._added_before - rows
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             problems.append(
                 f"the state is damaged ({type(error).__name__}: {error}); pass what state_dict() gave"
             )
         raise_problems(where, problems)
+
+    def _checked_new(self, new: Mapping[str, Any]) -> tuple[np.ndarray, int, int]:
+        frames, rows, lost = as_array(new["frames"]), int(new["rows"]), int(new["lost"])
+        if frames.shape != (self.num_envs,) or frames.dtype != np.int64 or (frames < 0).any():
+            raise ValueError(f"new frames are {frames.dtype} {frames.shape}; expected int64 per environment")
+        return frames, rows, lost
 
     def _layout(self) -> dict[str, Any]:
         return {

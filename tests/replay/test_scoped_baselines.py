@@ -182,7 +182,7 @@ def test_errors_and_repr(kind):
 
 def test_rehearsal_checks_its_probability():
     with pytest.raises(
-        OwlValueError, match=r"RehearsalReplay: current is 1\.5; expected a number from 0 to 1"
+        OwlValueError, match=r"RehearsalReplay: current is 1\.5; expected a finite number >= 0 and <= 1"
     ):
         make(RehearsalReplay, current=1.5)
     replay = make(RehearsalReplay)

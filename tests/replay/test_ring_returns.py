@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from owlrl.replay.returns import n_step_return
+from owlrl.replay.ring import n_step_return
 
 
 @settings(deadline=None, max_examples=50)

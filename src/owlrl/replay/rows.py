@@ -1,27 +1,37 @@
-"""What one row looks like, and the checks that every row passes before it is stored."""
+"""What one row looks like, and the checks of all that is asked of a replay and put into it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from owlrl.errors import NonFiniteError, raise_problems
+from owlrl._arguments import Arguments
+from owlrl.errors import NonFiniteError, OwlStateError, OwlTypeError, raise_problems
+from owlrl.types import Transitions
 
 __all__ = [
     "ArraySpec",
+    "Gathered",
     "RowSpec",
     "Rows",
     "action_spec",
     "as_array",
-    "number",
+    "check_batch_size",
+    "check_priorities",
+    "check_task",
     "observation_spec",
-    "positive_int",
+    "restored_generator",
+    "spaces_of",
+    "to_transitions",
 ]
+
+Gathered = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+"""Observation, action, reward, next observation, terminated, discount: the order of `Transitions`."""
 
 
 @dataclass(frozen=True)
@@ -182,75 +192,149 @@ def as_array(value: object) -> np.ndarray:
     return np.asarray(value)
 
 
-def positive_int(name: str, value: object, problems: list[str], *, least: int = 1) -> int:
-    """``value`` if it is a whole number of at least ``least``; otherwise note the problem."""
-    if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer) or value < least:
-        problems.append(f"{name} is {value!r}; expected an int >= {least}")
-        return least
-    return int(value)
+def spaces_of(env: Any) -> tuple[Any, Any, int]:
+    """Spaces of one observation and one action, and how many environments there are side by side.
 
-
-def number(name: str, value: object, problems: list[str], *, most: float = np.inf) -> None:
-    """Note a problem unless ``value`` is a finite number from 0 to ``most``."""
-    plain = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-    if plain and 0 <= cast(float, value) <= most and cast(float, value) < np.inf:
-        return
-    expected = "finite number >= 0" if most == np.inf else f"number from 0 to {most:g}"
-    problems.append(f"{name} is {value!r}; expected a {expected}")
+    >>> import gymnasium
+    >>> from owlrl.replay.rows import spaces_of
+    >>> spaces_of(gymnasium.make_vec("CartPole-v1", num_envs=3))[1:]
+    (Discrete(2), 3)
+    """
+    observation = getattr(env, "single_observation_space", getattr(env, "observation_space", None))
+    action = getattr(env, "single_action_space", getattr(env, "action_space", None))
+    if observation is None or action is None:
+        raise OwlTypeError(
+            f"env is a {type(env).__name__} without observation_space and action_space; expected a Gymnasium "
+            "environment or a vector of them, e.g. gymnasium.make('CartPole-v1')"
+        )
+    return observation, action, int(getattr(env, "num_envs", None) or 1)
 
 
 def observation_spec(
-    space: object | None, shape: Sequence[int] | None, dtype: npt.DTypeLike | None, problems: list[str]
+    space: object | None, shape: Sequence[int] | None, dtype: npt.DTypeLike | None, arguments: Arguments
 ) -> ArraySpec:
     """The observation's `ArraySpec` from a space or from shape and dtype."""
     if space is not None:
         if shape is not None or dtype is not None:
-            problems.append(
+            arguments.problem(
                 "observation_space is given and observation_shape or observation_dtype too; drop one"
             )
-        return _space_spec("observation_space", space, problems)
+        return _space_spec("observation_space", space, arguments)
     if shape is None or dtype is None:
-        problems.append(
+        arguments.problem(
             "the observation is not described; pass observation_space, or observation_shape and "
             "observation_dtype"
         )
         return REWARD
-    return _array_spec("observation", shape, dtype, problems)
+    return _array_spec("observation", shape, dtype, arguments)
 
 
 def action_spec(
-    space: object | None, shape: Sequence[int], dtype: npt.DTypeLike, problems: list[str]
+    space: object | None, shape: Sequence[int], dtype: npt.DTypeLike, arguments: Arguments
 ) -> ArraySpec:
     """The action's `ArraySpec` from a space or from shape and dtype."""
     if space is not None:
         if tuple(shape) != () or np.dtype(dtype) != np.int64:
-            problems.append("action_space is given and action_shape or action_dtype too; drop one")
-        return _space_spec("action_space", space, problems)
-    return _array_spec("action", shape, dtype, problems)
+            arguments.problem("action_space is given and action_shape or action_dtype too; drop one")
+        return _space_spec("action_space", space, arguments)
+    return _array_spec("action", shape, dtype, arguments)
 
 
-def _space_spec(name: str, space: object, problems: list[str]) -> ArraySpec:
+def _space_spec(name: str, space: object, arguments: Arguments) -> ArraySpec:
     # Spaces are foreign objects: only their shape and dtype matter, whoever made them.
     shape, dtype = getattr(space, "shape", None), getattr(space, "dtype", None)
     if shape is None or dtype is None:
-        problems.append(
+        arguments.problem(
             f"{name} is {space!r}, without one shape and dtype; expected something like a Box or Discrete "
             "(flatten Dict and Tuple spaces first)"
         )
         return REWARD
-    return _array_spec(name, shape, dtype, problems)
+    return _array_spec(name, shape, dtype, arguments)
 
 
-def _array_spec(name: str, shape: Sequence[int], dtype: npt.DTypeLike, problems: list[str]) -> ArraySpec:
+def _array_spec(name: str, shape: Sequence[int], dtype: npt.DTypeLike, arguments: Arguments) -> ArraySpec:
     try:
-        sizes = tuple(positive_int(f"{name}_shape[{i}]", size, problems) for i, size in enumerate(shape))
+        sizes = tuple(arguments.integer(f"{name}_shape[{i}]", size) for i, size in enumerate(shape))
         made = np.dtype(dtype)
         torch.from_numpy(np.empty(0, made))
         if made.kind not in "biuf":
             raise TypeError(f"{made} is not a real number")
     except TypeError as error:
-        problems.append(
+        arguments.problem(
             f"{name} has shape {shape!r} and dtype {dtype!r}; expected sizes and a numeric dtype ({error})"
         )
         return REWARD
     return ArraySpec(sizes, made)
+
+
+def to_transitions(
+    found: Gathered,
+    weight: np.ndarray | None,
+    index: np.ndarray | None,
+    task: str | None,
+    device: torch.device | str,
+) -> Transitions:
+    """Gathered arrays as `Transitions` on ``device``, without copying what is on the CPU."""
+    tensor = torch.from_numpy
+    observation, action, reward, next_observation, terminated, discount = found
+    made = Transitions(
+        tensor(observation),
+        tensor(action),
+        tensor(reward),
+        tensor(next_observation),
+        tensor(terminated),
+        tensor(discount),
+        None if weight is None else tensor(weight),
+        index,
+        task,
+    )
+    return made if device == "cpu" else made.to(device)
+
+
+def check_batch_size(where: str, size: Any, rows: int, task: str | None, *, least: int | None = None) -> None:
+    """Raise unless ``size`` is a positive int and there are as many rows (or ``least`` rows)."""
+    arguments = Arguments(where)
+    size = arguments.integer("the number of rows asked for", size)
+    arguments.check()
+    if rows < (size if least is None else least):
+        of_task = "" if task is None else f" of task {task!r}"
+        raise OwlStateError(
+            f"{where}: {size} rows{of_task} were asked for and there are {rows}; "
+            "add more first, or ask for fewer"
+        )
+
+
+def check_task(where: str, task: object) -> None:
+    """Raise unless ``task`` is a name."""
+    if not isinstance(task, str):
+        raise OwlTypeError(f"{where}: task is {task!r} ({type(task).__name__}); expected a str")
+
+
+def check_priorities(
+    where: str, index: object, priorities: object, num_rows: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Rows (B,) int64 and priorities (B,) float64, or one error naming what is wrong with them."""
+    rows, new = as_array(index), as_array(priorities)
+    problems = []
+    if rows.ndim != 1 or rows.dtype.kind not in "iu":
+        problems.append(f"index is {rows.dtype} {rows.shape}; expected the index of a sample, ints (B,)")
+    elif len(rows) and not 0 <= rows.min() <= rows.max() < num_rows:
+        problems.append(
+            f"index runs from {rows.min()} to {rows.max()}; expected rows from 0 to {num_rows - 1}"
+        )
+    if new.shape != rows.shape or new.dtype.kind not in "iuf":
+        problems.append(f"priorities is {new.dtype} {new.shape}; expected numbers {rows.shape}")
+    elif (new < 0).any():
+        problems.append(f"priorities has {new.min()}; expected numbers >= 0, e.g. td_error.abs()")
+    raise_problems(where, problems)
+    bad = np.flatnonzero(~np.isfinite(new))
+    if len(bad):
+        raise NonFiniteError(f"{where}: priorities[{bad[0]}] is {new[bad[0]]}; expected finite numbers")
+    return rows.astype(np.int64), new.astype(np.float64)
+
+
+def restored_generator(state: Mapping[str, Any]) -> np.random.Generator:
+    """A generator that goes on where the one that gave ``state`` was."""
+    generator = np.random.default_rng()
+    generator.bit_generator.state = dict(state)
+    return generator

@@ -1,0 +1,390 @@
+"""The loop of the reference learners: it can stop after any frame and go on as if it had not."""
+
+from __future__ import annotations
+
+import copy
+import math
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from typing_extensions import Self
+
+from owlrl._arguments import Arguments, own_generator
+from owlrl.acting.stepping import Stepper, Steps
+from owlrl.errors import install_hint, raise_problems
+from owlrl.learners.config import DQNConfig, SACConfig
+from owlrl.protocols import Stateful
+from owlrl.replay.rows import restored_generator, spaces_of
+from owlrl.types import Transitions
+
+__all__ = ["EpsilonSchedule", "LearningLoop", "TaskLoop", "flushed_denormals"]
+
+KEY = 4  # tells a learner's random numbers from those of other parts without a seed
+
+
+class EpsilonSchedule:
+    """ε from ``start`` to ``end`` over ``frames`` frames, linearly or exponentially.
+
+    Hand it to ``QLearner(..., per_task={"epsilon": schedule})``: each task then starts it from the beginning,
+    and a task that comes back resumes it (restarting it did worse in the paper).
+
+    Args:
+        start: ε at the first frame.
+        end: ε in the end.
+        frames: frames it takes (linear), or the decay constant (exponential).
+        shape: "linear", or "exponential": ``end + (start − end)·exp(−t / frames)``.
+
+    >>> from owlrl.learners import EpsilonSchedule
+    >>> epsilon = EpsilonSchedule(1.0, 0.2, frames=100)
+    >>> epsilon.advance(50)
+    >>> epsilon.value
+    0.6
+    """
+
+    def __init__(
+        self, start: float, end: float, *, frames: int, shape: Literal["linear", "exponential"] = "linear"
+    ) -> None:
+        arguments = Arguments("EpsilonSchedule")
+        self.start = arguments.number("start", start, least=0.0, most=1.0)
+        self.end = arguments.number("end", end, least=0.0, most=1.0)
+        self.frames = arguments.integer("frames", frames)
+        self.shape = arguments.choice("shape", shape, ["linear", "exponential"])
+        arguments.check()
+        self.seen = 0
+
+    @property
+    def value(self) -> float:
+        """ε now."""
+        if self.shape == "exponential":
+            return float(self.end + (self.start - self.end) * math.exp(-self.seen / self.frames))
+        return float(self.start + (self.end - self.start) * min(1.0, self.seen / self.frames))
+
+    def advance(self, frames: int) -> None:
+        """Count ``frames`` more."""
+        self.seen += frames
+
+    def state_dict(self) -> dict[str, Any]:
+        """How many frames were seen."""
+        return {"seen": self.seen}
+
+    def load_state_dict(self, state_dict: dict[str, Any], /) -> None:
+        """Go on from there."""
+        self.seen = int(state_dict["seen"])
+
+
+class LearningLoop(ABC):
+    """Act, store, update: what `DQN` and `SAC` share.
+
+    Nothing that matters is a local of `learn`: ``learn(a)`` and then ``learn(b)`` does what ``learn(a + b)``
+    does, bit for bit, also in the middle of an episode.
+    """
+
+    config: DQNConfig | SACConfig
+
+    def __init__(self, env: Any, *, replay: Any, seed: int | None, device: torch.device | str) -> None:
+        self.env = env
+        self.replay = replay
+        self.seed = seed
+        self.device = _auto_device(device)
+        self.updates = 0
+        self._rng = own_generator(seed, *(() if seed is not None else (KEY,)))
+        self._stepper: Stepper | None = None  # None: the next frame starts an episode
+        self._warmed = 0  # random frames in this task so far
+        self._owed = 0  # frames that are not paid for by updates yet
+        self._ahead = 0  # frames of several environments beyond those asked for
+        # moves on with everything that changes the environment: tells states before from states after it
+        self._clock = 0
+        self._entered = False  # a task's counts were loaded and no frame was made since
+
+    def learn(
+        self,
+        frames: int,
+        *,
+        env: Any = None,
+        callback: Callable[[Self, int], None] | None = None,
+        progress_bar: bool = False,
+    ) -> None:
+        """Act and learn for ``frames`` frames; a later call goes on where this one stopped.
+
+        Args:
+            frames: over all environments together; those that a call made more than asked for, since
+                environments step together, count for the next call.
+            env: learn here from now on (`set_env`).
+            callback: called with the agent and this call's frames so far, after each step.
+            progress_bar: show one (needs tqdm).
+        """
+        name = f"{type(self).__name__}.learn"
+        arguments = Arguments(name)
+        frames = arguments.integer("frames", frames)
+        arguments.function("callback", callback, "of the agent and the frames so far", none=True)
+        arguments.check()
+        if env is not None:
+            self.set_env(env)
+        copies = spaces_of(self.env)[2]
+        left, seen = frames - self._ahead, 0
+        self._ahead = max(0, -left)
+        with _progress(name, max(0, left), show=progress_bar) as bar:
+            while left > 0:
+                self._make_frame()
+                left, seen = left - copies, seen + copies
+                self._ahead = max(0, -left)
+                bar.update(copies)
+                if callback is not None:
+                    callback(self, seen)
+
+    def set_env(self, env: Any) -> None:
+        """Learn in ``env`` from now on, beginning with its reset.
+
+        Another environment is another task: what was learned in the one before is handed over, and the
+        first frames are random again. (In a block of `OwlWrapper.task` the task's own counts go on instead.)
+        """
+        if env is self.env:
+            return
+        check_successor(f"{type(self).__name__}.learn", env, self.env)
+        if not self._entered:
+            if self._stepper is not None:
+                self.hand_over()
+            self._warmed = self._owed = self._ahead = 0
+        self.env = env
+        self._break_off()
+
+    def hand_over(self) -> None:
+        """End the task: the networks take on their averaged weights, and the next frame starts an episode.
+
+        The wrapper calls it when a task's block ends. `predict` acts with the average at any time.
+        """
+        self._take_average()
+        self._break_off()
+
+    def _break_off(self) -> None:
+        self._stepper = None
+        self._clock += 1
+
+    def _make_frame(self) -> None:
+        """One step of all environments, and the updates that are due."""
+        stepper = self._stepper
+        if stepper is None or stepper.env is not self.env:
+            seed = None if self.seed is None else int(self._rng.integers(2**31))
+            stepper = self._stepper = Stepper(self.env, seed=seed)
+            self._check_first(stepper.observation)
+        self._entered = False
+        self._clock += 1
+        copies, settings = stepper.num_envs, self.config
+        random = self._warmed + copies <= settings.learning_starts
+        self._warmed += copies if random else 0
+        try:
+            steps = stepper.step(self._act(stepper.observation, random=random))
+        except BaseException:
+            self._break_off()  # nobody knows where the environment stands
+            raise
+        steps.add_to(self.replay)
+        self._note(steps)
+        if not random and len(self.replay) >= settings.batch_size:
+            self._owed += copies
+            while self._owed >= settings.update_every:
+                self._owed -= settings.update_every
+                self.update(self.replay.sample(settings.batch_size))
+
+    @abstractmethod
+    def update(self, batch: Transitions) -> Any:
+        """One gradient step on ``batch``."""
+
+    @abstractmethod
+    def _act(self, observation: np.ndarray, *, random: bool) -> np.ndarray:
+        """What to do in each environment, exploring."""
+
+    @abstractmethod
+    def _take_average(self) -> None:
+        """Give the networks their averaged weights, if the settings say so."""
+
+    @abstractmethod
+    def _parts(self) -> dict[str, Stateful]:
+        """All that has a state beside the loop."""
+
+    def _note(self, steps: Steps) -> None:  # noqa: B027  # there may be nothing to note
+        """Take notice of a step."""
+
+    def _check_first(self, observation: np.ndarray) -> None:  # noqa: B027  # anything may do
+        """Raise if an environment's first observation shows that nothing can be learned from it."""
+
+    def loop_state(self) -> dict[str, Any]:
+        """Where the loop stands: counts, generators and what was seen last."""
+        state: dict[str, Any] = {
+            "clock": self._clock,
+            "updates": self.updates,
+            "warmed": self._warmed,
+            "owed": self._owed,
+            "ahead": self._ahead,
+            "rng": copy.deepcopy(self._rng.bit_generator.state),
+        }
+        return state if self._stepper is None else {**state, "episode": self._stepper.state_dict()}
+
+    def load_loop_state(self, state: Mapping[str, Any], *, task: bool = False) -> None:
+        """Go on from what `loop_state` gave.
+
+        With ``task`` it is a task's state, which may be old: then counts alone are taken. Random numbers do
+        not begin again, and the environment is no longer where it was.
+        """
+        old = task and state["clock"] < self._clock
+        if not old:
+            rng = restored_generator(state["rng"])
+            self._clock, self.updates, self._rng = int(state["clock"]), int(state["updates"]), rng
+        self._warmed, self._owed, self._ahead = (int(state[name]) for name in ("warmed", "owed", "ahead"))
+        self._entered, self._stepper = task, None
+        if not old and "episode" in state and _was_reset(self.env):
+            self._stepper = Stepper(self.env, state=copy.deepcopy(state["episode"]))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything needed to go on bit for bit, but the environment itself.
+
+        To go on in the middle of an episode, put the environment back as it was, too; one that was never
+        reset starts an episode.
+        """
+        parts = {name: copy.deepcopy(part.state_dict()) for name, part in self._parts().items()}
+        return {"loop": self.loop_state(), "replay": self.replay.state_dict(), **parts}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:
+        """Go on from what ``state_dict`` gave."""
+        parts = self._parts()
+        raise_problems(f"{type(self).__name__}.load_state_dict", _state_problems(parts, state_dict))
+        self.replay.load_state_dict(state_dict["replay"])
+        for name, part in parts.items():
+            part.load_state_dict(copy.deepcopy(state_dict[name]))
+            if isinstance(part, Optimizer):
+                _lay_out(part)
+        self.load_loop_state(state_dict["loop"])
+
+
+class TaskLoop:
+    """Where a loop stands in the current task, for ``per_task``: each task counts its own frames.
+
+    >>> import gymnasium
+    >>> from owlrl.learners import DQN
+    >>> from owlrl.learners.loop import TaskLoop
+    >>> agent = DQN(gymnasium.make("CartPole-v1"), seed=0)
+    >>> loop = TaskLoop(agent)
+    >>> fresh = loop.state_dict()
+    >>> agent.learn(10)
+    >>> loop.state_dict()["warmed"]
+    10
+    >>> loop.load_state_dict(fresh)  # a new task
+    >>> loop.state_dict()["warmed"]
+    0
+    """
+
+    def __init__(self, loop: LearningLoop) -> None:
+        self._loop = loop
+
+    def state_dict(self) -> dict[str, Any]:
+        """The loop's state."""
+        return self._loop.loop_state()
+
+    def load_state_dict(self, state_dict: dict[str, Any], /) -> None:
+        """Enter a task: its counts, and its episode if nothing has happened since."""
+        self._loop.load_loop_state(state_dict, task=True)
+
+
+@contextmanager
+def flushed_denormals() -> Iterator[None]:
+    """Numbers too small for their exponent are zero inside the block, on this thread; then as before.
+
+    Adam's moments of weights that are rarely used decay into them, and a CPU takes many times as long.
+
+    >>> import torch
+    >>> from owlrl.learners.loop import flushed_denormals
+    >>> tiny = torch.tensor(1e-40)
+    >>> with flushed_denormals():
+    ...     flushed = float(tiny * 0.5)
+    >>> flushed, float(tiny * 0.5) > 0
+    (0.0, True)
+    """
+    # there is no getter: half of the smallest normal number tells
+    before = sys.float_info.min / 2 == 0.0
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(before)
+
+
+def check_successor(where: str, env: Any, before: Any) -> None:
+    """Raise unless a learner that was made for the environment ``before`` can go on in ``env``."""
+    (seen, acted, copies), (seen_before, acted_before, copies_before) = spaces_of(env), spaces_of(before)
+    problems = []
+    if (seen.shape, seen.dtype) != (seen_before.shape, seen_before.dtype):
+        problems.append(f"env has observations {seen}; expected the like of {seen_before}")
+    if acted != acted_before:
+        problems.append(f"env has actions {acted}; expected {acted_before}, as at first")
+    if copies != copies_before:
+        problems.append(f"env is a vector of {copies}; expected {copies_before}, as at first")
+    raise_problems(where, problems)
+
+
+def _was_reset(env: Any) -> bool:
+    """False where Gymnasium's order enforcing says that an environment was never reset."""
+    asked = [getattr(each, "has_wrapper_attr", None) for each in (getattr(env, "envs", None) or [env])]
+    known = [ask.__self__ for ask in asked if ask is not None and ask("has_reset")]
+    return all(each.get_wrapper_attr("has_reset") for each in known)
+
+
+def _state_problems(parts: Mapping[str, Stateful], state: Mapping[str, Any]) -> list[str]:
+    missing = [name for name in ("loop", "replay", *parts) if name not in state]
+    if missing:
+        return [f"the state has no {', '.join(missing)}; pass what state_dict() gave"]
+    found = []
+    for name, part in parts.items():
+        if isinstance(part, nn.Module):
+            own, other = (
+                {k: tuple(v.shape) for k, v in tree.items()} for tree in (part.state_dict(), state[name])
+            )
+            if own != other:
+                found.append(
+                    f"{name} has {len(own)} tensors, and {len(other)} of other names or shapes were saved; "
+                    "expected an agent with as many heads, made as the one that was saved"
+                )
+    return found
+
+
+def _lay_out(optimizer: Optimizer) -> None:
+    """Lay what it keeps out in memory as the parameter is, since a fused step walks through memory."""
+    for parameter, kept in optimizer.state.items():
+        for name, value in kept.items():
+            if isinstance(value, Tensor) and value.shape == parameter.shape:
+                kept[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
+
+
+def _auto_device(device: torch.device | str) -> torch.device:
+    """``device``, where "auto" is a GPU if there is one."""
+    found = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(found if device == "auto" else device)
+
+
+class _Silent:
+    """A progress bar that shows nothing."""
+
+    def __enter__(self) -> _Silent:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def update(self, frames: int) -> None:
+        """Nothing to show."""
+
+
+def _progress(where: str, total: int, *, show: bool) -> Any:
+    """A progress bar of ``total`` frames, silent unless ``show``."""
+    if not show:
+        return _Silent()
+    try:
+        from tqdm.auto import tqdm
+    except ImportError as error:
+        raise_problems(where, [f"progress_bar=True needs tqdm ({error}); {install_hint('cli')}"])
+    return tqdm(total=total, unit="frame", disable=None)

@@ -1,0 +1,61 @@
+"""The learners' loop: exploration schedules by hand, and numbers that are flushed to zero."""
+
+import math
+
+import gymnasium as gym
+import pytest
+import torch
+
+from owlrl.errors import OwlValueError
+from owlrl.learners import DQN, DQNConfig, EpsilonSchedule
+from owlrl.learners.loop import flushed_denormals
+
+
+def test_linear_and_exponential_by_hand():
+    linear = EpsilonSchedule(1.0, 0.2, frames=10)
+    exponential = EpsilonSchedule(0.9, 0.01, frames=10, shape="exponential")
+    for frame in range(15):
+        assert linear.value == pytest.approx(max(0.2, 1.0 - 0.08 * frame))
+        assert exponential.value == pytest.approx(0.01 + 0.89 * math.exp(-frame / 10))
+        linear.advance(1), exponential.advance(1)
+
+
+def test_state_round_trip():
+    schedule, other = EpsilonSchedule(1.0, 0.0, frames=10), EpsilonSchedule(1.0, 0.0, frames=10)
+    schedule.advance(7)
+    other.load_state_dict(schedule.state_dict())
+    assert other.value == schedule.value
+
+
+def test_bad_arguments_are_named_together():
+    with pytest.raises(OwlValueError) as caught:
+        EpsilonSchedule(1.5, -0.1, frames=0, shape="steps")
+    for part in ("start is 1.5", "end is -0.1", "frames is 0", "shape is 'steps'"):
+        assert part in str(caught.value)
+
+
+@pytest.mark.parametrize("outside", [False, True])
+def test_denormals_are_flushed_inside_the_block_only(outside):
+    tiny = torch.full((8,), 1e-40)
+
+    def flushed() -> bool:
+        return bool((tiny * 0.5 == 0).all())
+
+    torch.set_flush_denormal(outside)
+    try:
+        with pytest.raises(KeyError), flushed_denormals():
+            assert flushed()
+            raise KeyError
+        assert flushed() == outside
+    finally:
+        torch.set_flush_denormal(False)
+
+
+def test_updates_flush_denormals_and_callbacks_do_not_see_it():
+    config = DQNConfig(learning_starts=0, update_every=1, batch_size=2)
+    agent = DQN(gym.make("CartPole-v1"), config=config, seed=0)
+    tiny, seen = torch.tensor(1e-40), []
+    agent.optimizer.register_step_pre_hook(lambda *_: seen.append(float(tiny * 0.5) == 0.0))
+    outside = []
+    agent.learn(20, callback=lambda *_: outside.append(float(tiny * 0.5) > 0.0))
+    assert seen and all(seen) and all(outside)
