@@ -117,19 +117,17 @@ def _mixtures(
     predictions = getattr(learner, "predictions", None)
     if predictions is None:
         raise OwlTypeError(
-            f"GaussianNLLEvidence: {type(learner).__name__} has no predictions(rows, heads); expected a learner "
-            "whose critics predict a variance, such as ActorCriticLearner(..., q=GaussianQ()); without one "
-            "use TDErrorEvidence"
+            f"GaussianNLLEvidence: {type(learner).__name__} has no predictions(rows, heads); expected a "
+            "learner whose critics predict a variance, such as ActorCriticLearner(..., q=GaussianQ()); without "
+            "one use TDErrorEvidence"
         )
     with torch.no_grad():
-        mean, variance, target = (
-            part.detach().cpu().to(torch.float64) for part in predictions(rows, chosen)
-        )
+        mean, variance, target = (part.detach().cpu().to(torch.float64) for part in predictions(rows, chosen))
     outer = (len(chosen), len(rows))
     shapes = tuple(mean.shape), tuple(variance.shape), tuple(target.shape)
     if mean.ndim != 3 or shapes != ((outer[0], mean.shape[1], outer[1]),) * 2 + (outer,):
         raise OwlValueError(
-            f"GaussianNLLEvidence: {type(learner).__name__}.predictions gave shapes {shapes}; expected means and "
-            f"variances ({outer[0]}, critics, {outer[1]}) and targets {outer}"
+            f"GaussianNLLEvidence: {type(learner).__name__}.predictions gave shapes {shapes}; expected means "
+            f"and variances ({outer[0]}, critics, {outer[1]}) and targets {outer}"
         )
     return *gaussian_mixture(mean, variance, dim=1), target

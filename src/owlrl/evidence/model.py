@@ -62,10 +62,10 @@ def ridge_fit(x: Array, y: Array, weight: FloatArray, *, ridge: float) -> tuple[
 def cautious_loss(error: Array, scale: Array, leverage: Array, *, clip: float = 5.0) -> Array:
     """Loss of an error ≥ 0 in units of the model's own, ``e = error / scale``, less where the model guesses.
 
-    ``max(min(e, 1), min(e / √(1 + leverage), clip))``. The leverage ``xᵀ G⁻¹ x`` of a row (`ridge_fit`) is near
-    zero among rows like those the model was fitted to, and grows with the distance from them: there a large
-    error tells little against the model. An error of the model's own size still counts in full, or a model
-    that knows nothing would be ahead of one that is right. Shapes broadcast.
+    ``max(min(e, 1), min(e / √(1 + leverage), clip))``. The leverage ``xᵀ G⁻¹ x`` of a row (`ridge_fit`)
+    is near zero among rows like those the model was fitted to, and grows with the distance from them: there a
+    large error tells little against the model. An error of the model's own size still counts in full, or a
+    model that knows nothing would be ahead of one that is right. Shapes broadcast.
 
     >>> import numpy as np
     >>> from owlrl.evidence import cautious_loss
@@ -96,7 +96,7 @@ def find_categories(observation: Tensor) -> list[list[int]] | None:
         return None
     columns = observation[:1].numel()
     channels = observation.shape[-1] if observation.ndim > 2 else columns
-    values = [part.unique().tolist() for part in observation.reshape(-1, channels).unbind(1)]
+    values = [np.unique(part).tolist() for part in observation.reshape(-1, channels).numpy().T]
     most, apart, width = (16, 32, 4096) if columns > 1 else (1024, 4096, 1024)
     few = all(len(v) <= most and v[-1] - v[0] < apart for v in values)
     return values if few and sum(map(len, values)) * (columns // channels) <= width else None
@@ -144,9 +144,7 @@ class RandomFeatures:
         self._hidden: dict[tuple[int, int], tuple[Tensor, Tensor, Tensor]] = {}
 
     @classmethod
-    def measure(
-        cls, observation: Tensor, categories: list[list[int]] | None, **sizes: int
-    ) -> RandomFeatures:
+    def measure(cls, observation: Tensor, categories: list[list[int]] | None, **sizes: int) -> RandomFeatures:
         """Features for observations like these (B, ...)."""
         if categories is None:
             x = observation.reshape(len(observation), -1).double().numpy()
@@ -176,14 +174,14 @@ class RandomFeatures:
             weight, bias, more = self._drawn(0, amounts.shape[1])
             hidden[:] = self._linear(columns, weight, bias) + amounts @ more
         else:
-            for a in action.unique().tolist():
+            for a in np.unique(action.numpy()).tolist():
                 here = action == a
                 hidden[here] = self._linear(columns[here], *self._drawn(a, 0)[:2])
         ones = torch.ones(len(columns), 1)
         return torch.cat([ones, self._linear(columns, *self._projection), hidden.relu_()], dim=1)
 
     def _columns(self, observation: Tensor) -> Tensor:
-        """z (B, columns) of numbers, or where the ones are (B, channels) of categories."""
+        """Z-scores (B, columns) of numbers, or where the ones are (B, channels) of categories."""
         if self._places is not None:
             return _ones(observation, *self._places)[0]
         x = observation.reshape(len(observation), -1).double()
@@ -196,7 +194,9 @@ class RandomFeatures:
 
     def _table(self, weight: FloatArray, bias: FloatArray) -> tuple[Tensor, Tensor]:
         """Weights (columns, K) and bias of z as those of what `_columns` gives."""
-        if self.categories is not None:  # z = (one-hot - mean) / scale, and a last row for what is in no column
+        if (
+            self.categories is not None
+        ):  # z = (one-hot - mean) / scale, and a last row for what is in no column
             bias = bias - (self.mean / self.scale) @ weight
             weight = np.vstack([weight / self.scale[:, None], np.zeros(weight.shape[1])])
         return torch.from_numpy(weight).float(), torch.from_numpy(bias).float()
@@ -205,14 +205,17 @@ class RandomFeatures:
         """W and b of an action, and the columns of W that an action of several amounts has."""
         if (action, amounts) not in self._hidden:
             rng, wide = np.random.default_rng([self.seed, 1, action]), len(self.mean) + amounts
-            weight, bias = rng.normal(size=(wide, self.features)) / np.sqrt(wide), rng.normal(size=self.features)
+            weight, bias = (
+                rng.normal(size=(wide, self.features)) / np.sqrt(wide),
+                rng.normal(size=self.features),
+            )
             own, more = weight[: len(self.mean)], torch.from_numpy(weight[len(self.mean) :]).float()
             self._hidden[action, amounts] = *self._table(own, bias), more
         return self._hidden[action, amounts]
 
 
 def _places(categories: list[list[int]]) -> tuple[Tensor, int]:
-    """The column of each channel's values from the lowest on, (channels, span + 1), and the lowest; -1: none."""
+    """The column of each channel's values from the lowest on, (channels, span + 1), or -1; and the lowest."""
     low = min(values[0] for values in categories)
     places = torch.full((len(categories), max(values[-1] for values in categories) - low + 2), -1)
     count = 0
@@ -223,7 +226,7 @@ def _places(categories: list[list[int]]) -> tuple[Tensor, int]:
 
 
 def _ones(observation: Tensor, places: Tensor, low: int) -> tuple[Tensor, int]:
-    """Where the ones of categories are, (B, cells · channels), and the number of columns; beyond it: nowhere."""
+    """Where the ones of categories are, (B, cells · channels), or the number of columns; and that number."""
     channels = len(places)
     cells = observation.reshape(len(observation), -1, channels).long() - low
     known = (cells >= 0) & (cells < places.shape[1])
@@ -247,8 +250,8 @@ class ModelEvidence(Evidence):
     There is no bootstrap: unlike a TD error, the evidence does not depend on how well values were learned.
 
     Args:
-        encode: turns a batch of observations into features (B, F). By default small integers, as in MiniGrid's
-            images, are categories (`find_categories`) and everything else is numbers; which of
+        encode: turns a batch of observations into features (B, F). By default small integers, as in
+            MiniGrid's images, are categories (`find_categories`) and everything else is numbers; which of
             the two is decided by the first task.
         features: random features of observation and action.
         outputs: the next observation is predicted through so many random projections, if it is wider.
@@ -299,7 +302,9 @@ class ModelEvidence(Evidence):
     @property
     def scales(self) -> dict[int, tuple[float, float]]:
         """Each model's own error, of the next observation and of the reward."""
-        return {head: (float(kept["scale"][0]), float(kept["scale"][1])) for head, kept in self.fitted.items()}
+        return {
+            head: (float(kept["scale"][0]), float(kept["scale"][1])) for head, kept in self.fitted.items()
+        }
 
     def fit(self, learner: Any, head: int, rows: Transitions) -> dict[str, Any]:
         """``head``'s model and its own error."""
@@ -330,7 +335,9 @@ class ModelEvidence(Evidence):
         assert self._map is not None
         models, scales = self._stacked(heads)
         x, y = self._features(self._map, rows), self._outcomes(self._map, rows)
-        out = (models @ torch.from_numpy(x).T).view(len(heads), -1, len(rows)).numpy()  # (n, O + 1 + probes, B)
+        out = (
+            (models @ torch.from_numpy(x).T).view(len(heads), -1, len(rows)).numpy()
+        )  # (n, O + 1 + probes, B)
         error, wide = y.T - out[:, : y.shape[1]], y.shape[1] - 1
         surprise = np.sqrt(_squares(error[:, :wide]) / wide)
         leverage = _squares(out[:, wide + 1 :])
@@ -352,8 +359,8 @@ class ModelEvidence(Evidence):
             fits = (features.num_outputs + 1 + _PROBES, features.size)
             if odd := sorted({np.shape(kept["model"]) for kept in heads.values()} - {fits}):
                 raise OwlValueError(
-                    f"ModelEvidence.load_state_dict: models have shapes {odd}; expected {fits}: give features= "
-                    "and outputs= as when it was saved"
+                    f"ModelEvidence.load_state_dict: models have shapes {odd}; expected {fits}: give "
+                    "features= and outputs= as when it was saved"
                 )
         self.seed, self._map, self.fitted = seed, features, heads
         self.version += 1
@@ -373,7 +380,9 @@ class ModelEvidence(Evidence):
         key = b"%d " % self.version + heads.tobytes()
         if self._stack is None or self._stack[0] != key:
             kept = [self.fitted[head] for head in heads.tolist()]
-            models = torch.from_numpy(np.concatenate([np.asarray(k["model"], dtype=np.float32) for k in kept]))
+            models = torch.from_numpy(
+                np.concatenate([np.asarray(k["model"], dtype=np.float32) for k in kept])
+            )
             self._stack = key, models, np.array([k["scale"] for k in kept], dtype=np.float32)
         return self._stack[1:]
 
@@ -393,7 +402,8 @@ class ModelEvidence(Evidence):
 
 def _squares(x: Array) -> Array:
     """Sums of squares over the middle axis, (n, O, B) → (n, B)."""
-    return np.einsum("nob,nob->nb", x, x)
+    total: Array = np.einsum("nob,nob->nb", x, x)
+    return total
 
 
 def _evened(reward: Array, weight: FloatArray) -> FloatArray:

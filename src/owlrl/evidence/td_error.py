@@ -112,8 +112,8 @@ class TDErrorEvidence(Evidence):
         values = _deltas(learner, ending, [head])[0]
         if not (np.isfinite(delta).all() and np.isfinite(values).all()):
             raise NonFiniteError(
-                f"TDErrorEvidence.calibrate: head {head} gives TD errors that are not finite on its own task; "
-                "expected finite ones; has its training diverged?"
+                f"TDErrorEvidence.calibrate: head {head} gives TD errors that are not finite on its own "
+                "task; expected finite ones; has its training diverged?"
             )
         return td_scale(delta, values, row_weights(rows))
 
