@@ -176,6 +176,8 @@ class TaskReplay(Stateful, Protocol):
 class HeadSelector(Protocol):
     """Chooses a head when nobody says which task it is.
 
+    `owlrl.selection.Selector` is the base that all built-in selectors have, and a user's may have.
+
     Everything comes in two shapes: for one episode (``reset(n)``: an int, an array (n,)) and
     for E episodes side by side (``reset(n, num_episodes=E)``: arrays (E,) and (E, n)).
     """
@@ -211,14 +213,21 @@ class HeadSelector(Protocol):
 
 @runtime_checkable
 class Evidence(Stateful, Protocol):
-    """Scores heads on transitions: the lower, the more it looks like that head's task."""
+    """Scores heads on transitions: the lower, the more it looks like that head's task.
 
-    def calibrate(self, learner: OffPolicyLearner, head: int, transitions: Transitions) -> None:
+    `owlrl.evidence.Evidence` is the base that all built-in evidence has, and a user's may have.
+    """
+
+    def calibrate(self, learner: OffPolicyLearner, head: int, rows: Transitions) -> None:
         """Measure a head's own scale on rows of its own task, at the end of that task."""
         ...
 
-    def losses(self, learner: OffPolicyLearner, transitions: Transitions, heads: np.ndarray) -> np.ndarray:
-        """Non-negative losses (B, len(heads)) of the given heads on B transitions, in one pass."""
+    def losses(self, learner: OffPolicyLearner, rows: Transitions, heads: np.ndarray) -> np.ndarray:
+        """Non-negative losses (len(heads), len(rows)) of the given heads, in one pass."""
+        ...
+
+    def forget(self, head: int) -> None:
+        """Drop what is kept of a head."""
         ...
 
 

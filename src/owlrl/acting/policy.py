@@ -162,7 +162,7 @@ class AdaptivePolicy:
         transitions = self._transitions(observation, action, reward, next_observation, terminated)
         losses = np.zeros((len(transitions), len(self._heads)))
         if self.evidence is not None:
-            losses = self.evidence.losses(self._learner, transitions, self._heads)
+            losses = np.ascontiguousarray(self.evidence.losses(self._learner, transitions, self._heads).T)
         if self._num_envs is None:
             losses = losses[0]
         self.selector.update(losses, mask=mask)
