@@ -64,5 +64,5 @@ def test_bad_scales(scale):
 
 
 def test_a_success_must_still_be_seen():
-    with pytest.raises(OwlValueError, match="factor is 0; expected a finite number > 0"):
+    with pytest.raises(OwlValueError, match=r"factor is 0\.0; expected a finite number > 0"):
         ScaleGoalReward(CrossroadsEnv(2), 0.0)
