@@ -187,7 +187,7 @@ class PendulumVectorEnv(ArrayVectorEnv):
         observations, truncated = self._look(), self._tick()
         infos: dict[str, Any] = {}
         if any_of(truncated):
-            infos = self._finish(truncated, observations, {})
+            infos = self._finish(truncated.nonzero()[0], truncated, observations, {})
             self._begin(truncated, np.array([DEFAULT_X, DEFAULT_Y]))
             observations[truncated] = self._look()[truncated]
         return observations, rewards, np.zeros(self.num_envs, dtype=np.bool_), truncated, infos

@@ -227,7 +227,7 @@ class ReachVectorEnv(ArrayVectorEnv):
         observations, truncated = self._position.astype(np.float32), self._tick()
         infos: dict[str, Any] = {}
         if any_of(truncated):
-            infos = self._finish(truncated, observations, {})
+            infos = self._finish(truncated.nonzero()[0], truncated, observations, {})
             self._position[truncated] = 0.0
             observations[truncated] = 0.0
         return observations, rewards, np.zeros(self.num_envs, dtype=np.bool_), truncated, infos

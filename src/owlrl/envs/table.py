@@ -323,10 +323,12 @@ class TabulatedVectorEnv(ArrayVectorEnv):
         if any_of(done):
             success = self._goal[index]  # which ends an episode
             if self.table.goal_reward is not None and any_of(success):
-                rewards[success] = self.table.goal_reward[self.elapsed[success]]
-            infos = self._finish(done, observations, {"is_success": success, "_is_success": done.copy()})
-            self._at[done] = self._start
-            observations[done] = self.table.observations[self._start_row]
+                rewards[success] = self.table.goal_reward[self._clock - self._began[success]]
+            lanes = done.nonzero()[0]
+            info = {"is_success": success, "_is_success": done.copy()}
+            infos = self._finish(lanes, done, observations, info)
+            self._at[lanes] = self._start
+            observations[lanes] = self.table.observations[self._start_row]
         if self.count_bonus:
             cell = self._cell[index]
             self._visits[self._lanes, cell] += 1

@@ -111,11 +111,10 @@ class ArrayVectorEnv(VectorEnv[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[A
         return self._began <= self._clock - self._limit
 
     def _finish(
-        self, done: BoolArray, observations: npt.NDArray[Any], info: dict[str, Any]
+        self, lanes: IntArray, done: BoolArray, observations: npt.NDArray[Any], info: dict[str, Any]
     ) -> dict[str, Any]:
-        """The infos of a step that ends the episodes marked ``done``, whose clocks start again."""
+        """The infos of a step that ends the episodes marked ``done``, at ``lanes``; restarts their clocks."""
         final = np.empty(self.num_envs, dtype=object)  # of None
-        lanes = done.nonzero()[0]
         for lane, last in zip(lanes.tolist(), observations[lanes], strict=True):
             final[lane] = last
         self._began[lanes] = self._clock
