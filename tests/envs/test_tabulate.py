@@ -9,6 +9,7 @@ import minigrid.envs
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.utils import EzPickle
 from gymnasium.wrappers import FlattenObservation, TimeAwareObservation, TimeLimit
 from minigrid.core.world_object import Box, Goal, Key
 from minigrid.wrappers import ImgObsWrapper
@@ -263,3 +264,71 @@ def test_levels_of_babyai_need_a_key():
     env = ImgObsWrapper(gymnasium.make("BabyAI-GoToObj-v0"))
     with pytest.raises(OwlTypeError, match="level of BabyAI, whose mission remembers more"):
         tabulate(env)
+
+
+class Rebuilt(gymnasium.Env, EzPickle):
+    """A walk over a ring; a deep copy is constructed from scratch, as with Deep Sea Treasure.
+
+    ``early`` says whether there is a place before the first reset, at which a copy then stands.
+    """
+
+    observation_space = spaces.Discrete(9)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, *, early=True, drifts=False):
+        EzPickle.__init__(self, early=early, drifts=drifts)
+        self.drifts = drifts
+        self.resets = 0
+        if early:
+            self.place = 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.place = self.resets % 9 if self.drifts else 0
+        self.resets += 1
+        self.started = True
+        return self.place, {}
+
+    def step(self, action):
+        assert self.started  # a copy from scratch has not been
+        self.place = (self.place + (1, 4)[action]) % 9
+        return self.place, float(self.place == 8), self.place == 8, False, {}
+
+
+def place(env):
+    return env.unwrapped.place
+
+
+@pytest.mark.parametrize("early", [False, True])
+@pytest.mark.parametrize("limit", [None, 30])
+def test_an_environment_whose_copies_start_from_scratch_is_replayed(early, limit):
+    def make():
+        env = Rebuilt(early=early)
+        return env if limit is None else TimeLimit(env, limit)
+
+    env = make()
+    env.reset(seed=0)
+    env.step(0)
+    table = tabulate(env, state_key=place)
+    assert (table.num_states, table.max_episode_steps) == (9, limit)
+    assert place(env) == 1  # not touched
+    found, successes = differences(make(), table, steps=500, seed=0)
+    assert found == [] and successes > 10
+
+
+def test_what_neither_a_copy_nor_a_replay_brings_back_is_refused():
+    with pytest.raises(OwlValueError, match=r"deep copy .* reset\(seed=3\) and the same 0 actions"):
+        tabulate(Rebuilt(drifts=True), state_key=place, seed=3)
+
+
+def test_copies_that_continue_are_used():
+    """A replay would give the same table for the price of all those resets."""
+    resets = []
+
+    class Counted(Hidden):
+        def reset(self, **kwargs):
+            resets.append(1)
+            return super().reset(**kwargs)
+
+    assert tabulate(Counted(), state_key=of_state, verify_steps=0).num_states == 2
+    assert len(resets) == 3  # to see whether copies continue, for the search, and to verify

@@ -5,26 +5,29 @@ from __future__ import annotations
 import copy
 from collections import deque
 from collections.abc import Callable, Hashable
-from typing import Any
+from typing import Any, Protocol
 
 import gymnasium
 import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 from gymnasium.wrappers import TimeLimit
+from minigrid.core.world_object import Door, WorldObj
 from minigrid.envs.babyai.core.roomgrid_level import RoomGridLevel
 from minigrid.minigrid_env import MiniGridEnv
 
-from owlrl.envs._checks import int_problem
-from owlrl.envs._states import AnyEnv, CopiedStates, GridStates, States
-from owlrl.envs.table import FloatArray, Table
-from owlrl.errors import OwlTypeError, OwlValueError, raise_problems
+from owlrl._arguments import Arguments
+from owlrl.envs.grid_levels import position
+from owlrl.envs.table import Table
+from owlrl.envs.vector import AnyEnv, FloatArray
+from owlrl.errors import OwlTypeError, OwlValueError
 
 __all__ = ["tabulate"]
 
 ARRAY_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiBinary, spaces.MultiDiscrete)
 StateKey = Callable[[AnyEnv], Hashable]
 REPEATS = 4  # of an action that draws random numbers
+PROBE = 100  # random steps in search of a second state
 
 
 def tabulate(
@@ -37,8 +40,11 @@ def tabulate(
 ) -> Table:
     """Write out ``env`` as ``env.reset(seed=seed)`` starts it.
 
-    Breadth first, every action is tried in every state on copies; ``env`` itself is not touched. The
-    environment must be deterministic after its reset, and what it does may depend on the number of
+    Breadth first, every action is tried in every state on deep copies; ``env`` itself is not touched. Where
+    a deep copy does not continue where the original is (``gymnasium.utils.EzPickle`` constructs it from
+    scratch), the actions that lead to a state are replayed from ``reset(seed=seed)`` instead.
+
+    The environment must be deterministic after its reset, and what it does may depend on the number of
     steps in two ways only: episodes may be truncated after some number of steps, and in MiniGrid
     the reward of a success may depend on the step.
 
@@ -61,7 +67,8 @@ def tabulate(
 
     Raises:
         OwlTypeError: spaces that cannot be tabulated, no ``state_key``, or an ``env`` that cannot be copied.
-        OwlValueError: not deterministic, too many states, or a ``state_key`` that leaves something out.
+        OwlValueError: not deterministic, too many states, a ``state_key`` that leaves something out, or an
+            ``env`` that neither a deep copy nor a replay from its reset brings back to a state.
 
     >>> import gymnasium
     >>> from owlrl.envs import tabulate
@@ -71,12 +78,16 @@ def tabulate(
     >>> tabulate(lake, state_key=lambda env: env.unwrapped.s)
     Table('FrozenLake-v1(map_name=4x4, is_slippery=False)': 16 states, 16 observations, 4 actions)
     """
-    problems = int_problem("seed", seed, least=0) + int_problem("max_states", max_states, least=1)
-    raise_problems("tabulate", problems + int_problem("verify_steps", verify_steps, least=0))
-    raise_problems("tabulate", _env_problems(env, state_key), kind=OwlTypeError)
-    states: States = GridStates(_copy(env)) if state_key is None else CopiedStates(_copy(env), state_key)
+    arguments = Arguments("tabulate")
+    seed = arguments.integer("seed", seed, least=0)
+    max_states = arguments.integer("max_states", max_states)
+    verify_steps = arguments.integer("verify_steps", verify_steps, least=0)
+    arguments.check()
+    _check_env(env, state_key)
+    own = _copy(env)
+    states: _States = _GridStates(own) if state_key is None else _AnyStates(own, state_key, seed)
     search = _Search(states, max_states)
-    search.run(int(seed))
+    search.run(seed)
     limit = _step_limit(states.env)  # after its reset: some set their limit there
     table = Table(
         observations=np.stack(search.observations),
@@ -91,14 +102,14 @@ def tabulate(
         cell=np.array(search.cells),
         name=_name(env),
     )
-    _verify(_copy(env), table, seed=int(seed), steps=int(verify_steps))
+    _verify(_copy(env), table, seed=seed, steps=verify_steps)
     return table
 
 
 class _Search:
     """A breadth-first search; one entry of each list per state, in the order they were found."""
 
-    def __init__(self, states: States, max_states: int) -> None:
+    def __init__(self, states: _States, max_states: int) -> None:
         self.states = states
         self.max_states = max_states
         self.num_actions = int(states.env.action_space.n)  # type: ignore[attr-defined]  # checked before
@@ -131,14 +142,14 @@ class _Search:
         self.states.restore(self.saved[state])
         generator = self.states.env.unwrapped.np_random.bit_generator
         before = generator.state
-        observation, reward, terminated, _, _ = self.states.env.step(action)
+        observation, reward, terminated, _, _ = self.states.step(action)
         target = self._find(observation)
         self.next_state[state][action] = target
         self.reward[state][action] = float(reward)
         self.terminated[state][action] = bool(terminated)
         if not terminated:
             self._enqueue(target)
-        elif reward > 0:  # type: ignore[operator]
+        elif reward > 0:
             self.goals.append((state, action))
         return generator.state != before
 
@@ -180,7 +191,7 @@ class _Search:
         """Do an action again with other random numbers; all must be as before."""
         self.states.restore(self.saved[state])
         self.states.env.unwrapped.np_random = np.random.default_rng(seed)
-        _, reward, terminated, _, _ = self.states.env.step(action)
+        _, reward, terminated, _, _ = self.states.step(action)
         before = (self.next_state[state][action], self.reward[state][action], self.terminated[state][action])
         if (self.index.get(self.states.key()), float(reward), bool(terminated)) != before:
             raise OwlValueError(
@@ -207,34 +218,182 @@ class _Search:
 
     def _reward_at(self, state: int, action: int, step: int) -> float:
         self.states.restore(self.saved[state], step=step - 1)
-        return float(self.states.env.step(action)[1])
+        return float(self.states.step(action)[1])
 
 
-def _env_problems(env: AnyEnv, state_key: StateKey | None) -> list[str]:
-    if not isinstance(env, gymnasium.Env):
-        return [f"env is a {type(env).__name__}; expected a gymnasium.Env"]
-    found = []
+class _States(Protocol):
+    """An environment whose state can be told, kept and brought back."""
+
+    env: AnyEnv
+
+    def step(self, action: int) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Step the environment."""
+
+    def key(self) -> Hashable:
+        """What tells the present state from others."""
+
+    def place(self) -> Hashable:
+        """Where the agent is."""
+
+    def save(self) -> object:
+        """Enough to bring the present state back."""
+
+    def restore(self, saved: Any, *, step: int = 0) -> None:
+        """Bring a state back, as after ``step`` steps where the environment counts them."""
+
+
+class _AnyStates:
+    """Any environment: a state is a deep copy of the whole, or the actions that lead to it."""
+
+    def __init__(self, env: AnyEnv, key: StateKey, seed: int) -> None:
+        self.env = env
+        self._key = key
+        self._seed = seed
+        self._actions: tuple[int, ...] = ()  # since the reset
+        self._copies = self._copies_continue()
+
+    def step(self, action: int) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        self._actions += (action,)
+        return self.env.step(action)
+
+    def key(self) -> Hashable:
+        return self._key(self.env)
+
+    def place(self) -> Hashable:
+        base = self.env.unwrapped
+        return position(base) if isinstance(base, MiniGridEnv) else self.key()
+
+    def _copies_continue(self) -> bool:
+        """Whether a deep copy is where the original is, once that has left its first state."""
+        actions = np.random.default_rng(0)
+        self.env.reset(seed=self._seed)
+        start = key = self.key()
+        for _ in range(PROBE):
+            _, _, terminated, truncated, _ = self.env.step(int(actions.integers(self.env.action_space.n)))  # type: ignore[attr-defined]  # Discrete, as was checked
+            key = self.key()
+            if key != start:
+                break
+            if terminated or truncated:
+                self.env.reset(seed=self._seed)
+        return _has_key(copy.deepcopy(self.env), self._key, key)
+
+    def save(self) -> tuple[AnyEnv | None, tuple[int, ...], Hashable]:
+        key, kept = self.key(), None
+        if self._copies:
+            kept = copy.deepcopy(self.env)
+            self._copies = _has_key(kept, self._key, key)
+        return kept, self._actions, key
+
+    def restore(self, saved: tuple[AnyEnv | None, tuple[int, ...], Hashable], *, step: int = 0) -> None:
+        kept, self._actions, key = saved
+        if self._copies and kept is not None:
+            self.env = copy.deepcopy(kept)
+        else:
+            self._replay(key)
+        if isinstance(base := self.env.unwrapped, MiniGridEnv):
+            base.step_count = step
+
+    def _replay(self, key: Hashable) -> None:
+        self.env.reset(seed=self._seed)
+        for action in self._actions:
+            self.env.step(action)
+        if self.key() != key:
+            raise OwlValueError(
+                f"tabulate: a deep copy of env does not continue where env was, and reset(seed={self._seed}) "
+                f"and the same {len(self._actions)} actions led to another state than before; expected an "
+                "environment that its reset's seed makes reproducible, or one whose deep copy keeps its "
+                "state (gymnasium.utils.EzPickle does not)"
+            )
+
+
+def _has_key(env: AnyEnv, key: StateKey, expected: Hashable) -> bool:
+    """Whether a copy is in the state it was made in; one constructed from scratch may have none."""
+    try:
+        return bool(key(env) == expected)
+    except Exception:  # whatever a user's function says of an environment that was never reset
+        return False
+
+
+_SavedGrid = tuple[
+    tuple[int, int], int, WorldObj | None, list[WorldObj | None], list[tuple[Door, bool, bool]]
+]
+
+
+class _GridStates:
+    """A MiniGrid environment: a state is the agent, what it carries and the grid.
+
+    Drawing the observation is nearly all of a step's time, so each state's is drawn once. Objects are
+    put back, not copied: environments compare them by identity.
+    """
+
+    def __init__(self, env: AnyEnv) -> None:
+        base = env.unwrapped
+        assert isinstance(base, MiniGridEnv)
+        self.env = env
+        self._base = base
+        self._draw = base.gen_obs
+        self._drawn: dict[Hashable, dict[str, Any]] = {}
+        base.gen_obs = self._gen_obs  # type: ignore[method-assign]  # of this copy only
+
+    def _gen_obs(self) -> dict[str, Any]:
+        key = self.key()
+        if key not in self._drawn:
+            self._drawn[key] = self._draw()  # type: ignore[no-untyped-call]
+        drawn = self._drawn[key]
+        return {**drawn, "image": drawn["image"].copy()}
+
+    def step(self, action: int) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        return self.env.step(action)
+
+    def key(self) -> Hashable:
+        # MiniGridEnv.hash() leaves out what is carried. Objects compare by identity, which is far
+        # faster than encoding them and tells at least as much apart; only doors change in place.
+        base, cells = self._base, tuple(self._base.grid.grid)
+        doors = tuple((cell.is_open, cell.is_locked) for cell in cells if isinstance(cell, Door))
+        return position(base), int(base.agent_dir), base.carrying, cells, doors
+
+    def place(self) -> Hashable:
+        return position(self._base)
+
+    def save(self) -> _SavedGrid:
+        cells = list(self._base.grid.grid)
+        doors = [(cell, cell.is_open, cell.is_locked) for cell in cells if isinstance(cell, Door)]
+        return position(self._base), self._base.agent_dir, self._base.carrying, cells, doors
+
+    def restore(self, saved: _SavedGrid, *, step: int = 0) -> None:
+        base = self._base
+        base.agent_pos, base.agent_dir, carrying, cells, doors = saved
+        base.carrying = carrying  # type: ignore[assignment]  # MiniGrid declares it as None
+        base.grid.grid = list(cells)
+        for door, is_open, is_locked in doors:
+            door.is_open, door.is_locked = is_open, is_locked
+        base.step_count = step
+
+
+def _check_env(env: AnyEnv, state_key: StateKey | None) -> None:
+    arguments = Arguments("tabulate")
+    arguments.instance("env", env, gymnasium.Env, "a gymnasium.Env")
+    arguments.check(kind=OwlTypeError)
     if not (isinstance(env.action_space, spaces.Discrete) and env.action_space.start == 0):
-        found.append(f"env has actions {env.action_space}; expected Discrete(n) that starts at 0")
+        arguments.problem(f"env has actions {env.action_space}; expected Discrete(n) that starts at 0")
     if not isinstance(env.observation_space, ARRAY_SPACES):
-        found.append(
+        arguments.problem(
             f"env has observations {type(env.observation_space).__name__}; expected a Box, Discrete, "
             "MultiBinary or MultiDiscrete: use gymnasium.wrappers.FlattenObservation, or "
             "minigrid.wrappers.ImgObsWrapper"
         )
     if state_key is None and isinstance(env.unwrapped, RoomGridLevel):
-        found.append(
+        arguments.problem(
             "state_key is None and env is a level of BabyAI, whose mission remembers more than the grid "
             "shows; pass state_key=, a function of the environment that tells its states apart"
         )
     elif state_key is None and not isinstance(env.unwrapped, MiniGridEnv):
-        found.append(
+        arguments.problem(
             "state_key is None and env is no MiniGrid environment; pass state_key=, a function of the "
             "environment that tells its states apart, e.g. lambda env: env.unwrapped.s"
         )
-    elif state_key is not None and not callable(state_key):
-        found.append(f"state_key is {state_key!r}; expected a function of the environment")
-    return found
+    arguments.function("state_key", state_key, "of the environment", none=True)
+    arguments.check(kind=OwlTypeError)
 
 
 def _copy(env: AnyEnv) -> AnyEnv:
