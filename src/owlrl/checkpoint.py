@@ -128,11 +128,12 @@ def load_state(path: str | os.PathLike[str]) -> Any:
         handle = os.open(path, flags)
     except FileNotFoundError:
         raise FileNotFoundError(str(path)) from None
+    status = os.fstat(handle)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(handle)
+        raise OwlValueError(f"load_state: {path} is not a file; expected one that save wrote")
     with open(handle, "rb", buffering=0) as file:
-        status = os.fstat(handle)
         try:
-            if not stat.S_ISREG(status.st_mode):
-                raise _Unreadable("is not a file; expected one that save wrote")
             return _read(file, status.st_size)
         except _Unreadable as error:
             raise OwlValueError(f"load_state: {path} {error}") from None

@@ -261,6 +261,7 @@ def _form_problems(state: object) -> list[str]:
         found.append(f"the active head is {state['active']!r}; expected one of {len(heads)}")
     for task, record in state["tasks"].items():
         found += _record_problems(task, record, len(heads), state["per_task"])
+    found += _own_problems("per_task has", state["per_task"])
     for name, saved in state["parts"].items():
         if saved is not None and not (isinstance(saved, Mapping) and {"kind", "state"} <= set(saved)):
             found.append(f"the state of the {name} is {str(saved)[:60]}; expected its kind and its state")
@@ -270,7 +271,10 @@ def _form_problems(state: object) -> list[str]:
     for name, saved in state["optimizers"].items():
         groups = saved.get("param_groups") if isinstance(saved, Mapping) else None
         listed = isinstance(groups, list) and all(
-            isinstance(group, Mapping) and isinstance(group.get("params"), list) for group in groups
+            isinstance(group, Mapping)
+            and isinstance(group.get("params"), list)
+            and all(_is_int(index, 0) for index in group["params"])
+            for group in groups
         )
         if not listed or not isinstance(saved.get("state"), Mapping):
             found.append(f"optimizers[{name!r}] is {str(saved)[:60]}; expected an optimizer's state_dict()")
@@ -297,8 +301,18 @@ def _record_problems(task: object, record: object, heads: int, own: Mapping[str,
         found.append(f"{what} with num_actions={record['num_actions']!r}; expected an int >= 1 or None")
     kept = record.get("own", {})
     if not isinstance(kept, Mapping) or (kept and set(kept) != set(own)):
-        found.append(f"{what} with an own state of {str(kept)[:60]}; expected one of each of {sorted(own)}")
+        found.append(f"{what} with an own state of {str(kept)[:60]}; expected one of each of {list(own)}")
+    else:
+        found += _own_problems(f"{what} with", kept)
     return found
+
+
+def _own_problems(what: str, own: Mapping[str, Any]) -> list[str]:
+    return [
+        f"{what} a state of {name!r} that is {str(kept)[:60]}; expected what its state_dict() gave"
+        for name, kept in own.items()
+        if not isinstance(kept, Mapping) or not isinstance(kept.get("state"), Mapping)
+    ]
 
 
 def _tensor_problems(where: str, saved: object) -> list[str]:
@@ -425,7 +439,8 @@ def _naming(what: str) -> Iterator[None]:
 @contextmanager
 def _all_or_nothing(learner: OffPolicyLearner, parts: Mapping[str, Stateful | None]) -> Iterator[None]:
     """Undo everything that the block did to learner, parts and global generators, should it fail."""
-    generators = get_rng_state()
+    generators, pointer = get_rng_state(), _first(learner).pointer
+    active, with_gradients = pointer.head, torch.is_grad_enabled()
     undo: dict[str, Callable[[], None]] = {}
     for group, networks in _network_groups(learner):
         undo |= {f"{group}[{name!r}]": _undo_network(network) for name, network in networks.items()}
@@ -436,7 +451,8 @@ def _all_or_nothing(learner: OffPolicyLearner, parts: Mapping[str, Stateful | No
     try:
         yield
     except BaseException as error:
-        left = []
+        left, pointer.index = [], active  # an interrupt may have come between a block and its end
+        torch.set_grad_enabled(with_gradients)
         for name, back in reversed(undo.items()):
             try:
                 back()
