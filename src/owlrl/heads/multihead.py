@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from owlrl._arguments import Arguments
 from owlrl.errors import OwlTypeError, OwlValueError
-from owlrl.heads.growth import HEAD_INITS, extend_optimizer
+from owlrl.heads.growth import HEAD_INITS, check_last, extend_optimizer
 from owlrl.heads.linear import LinearStack, occurring, pad_columns
 from owlrl.types import HeadPointer, check_head, check_heads
 
@@ -181,6 +181,11 @@ class MultiHeadQ(nn.Module):
         for stack, layers in zip(self._stacks, self._linears() or (), strict=False):
             stack.gather(layers)
         return self.num_heads - 1
+
+    def remove_last_head(self) -> None:
+        """Undo `add_head`; an optimizer that was given the head is for `shrink_optimizer` to look after."""
+        check_last("MultiHeadQ.remove_last_head", self.num_heads, self.pointer)
+        del self.heads[-1]
 
     def activate(self, head: int) -> None:
         """Make ``head`` the active one, here and in every copy.

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from owlrl._arguments import Arguments
 from owlrl.errors import OwlStateError, OwlTypeError
-from owlrl.heads.growth import HEAD_INITS, extend_optimizer, shrink_optimizer
+from owlrl.heads.growth import HEAD_INITS, check_last, extend_optimizer, shrink_optimizer
 from owlrl.heads.linear import MultiHeadLinear, occurring, pad_columns
 from owlrl.heads.output_layers import check_promotable, find_output_layers
 from owlrl.heads.view import Call, NetworkView, joined
@@ -124,6 +124,12 @@ class PromotedNetwork:
         for layer, head in zip(self._layers(), new, strict=True):
             layer.add_head(head)
         return index
+
+    def remove_last_head(self) -> None:
+        """Undo `add_head`; an optimizer that was given the head is for `shrink_optimizer` to look after."""
+        check_last("PromotedNetwork.remove_last_head", self.num_heads, self.pointer)
+        for layer in self._layers():
+            del layer.extra_heads[-1]
 
     def shared_parameters(self) -> dict[str, nn.Parameter]:
         """Everything that is not an output layer, by name."""
