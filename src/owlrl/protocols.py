@@ -96,6 +96,8 @@ class Consolidation:
         output: ``output(network_output, *targets) -> (B,)``: the number per row whose
             sensitivity ``importance="output"`` measures; for a Q-network Q(s, a).
         loss: ``loss(network_output, *targets) -> (B,)``: the learner's loss per row.
+        weight: (N,) how much each row counts, e.g. to undo that rare rows were kept more often; None if all
+            count alike.
 
     >>> import torch
     >>> from torch import nn
@@ -113,18 +115,26 @@ class Consolidation:
     targets: tuple[Tensor, ...]
     output: Callable[..., Tensor]
     loss: Callable[..., Tensor]
+    weight: Tensor | None = None
 
 
 @runtime_checkable
 class Regularizer(Stateful, Protocol):
-    """Keeps what was learned: a penalty that grows as the networks move away from it."""
+    """Keeps what was learned: a penalty that grows as the networks move away from it.
 
-    def bind(self, networks: Mapping[str, MultiHead], sample: Callable[[int], Transitions]) -> None:
-        """Learn which networks are guarded and where prepared rows of the current task come from."""
+    `owlrl.regularizers.Regularizer` is a base class that leaves two methods to be written.
+    """
+
+    def bind(self, learner: OffPolicyLearner, memories: Mapping[str, Any] | None) -> None:
+        """Learn whose networks are guarded, and where the rows of each task are (`owlrl.memory`)."""
         ...
 
-    def consolidate(self, task: str, context: Mapping[str, Consolidation]) -> None:
+    def remember(self, task: str, context: Mapping[str, Consolidation]) -> None:
         """Take in what ``task`` needs kept; a task seen before replaces its own earlier term."""
+        ...
+
+    def forget(self, task: str) -> None:
+        """Keep nothing of ``task`` any more."""
         ...
 
     def penalty(self) -> Tensor:

@@ -86,7 +86,7 @@ tasks=['left', 'right'])
                     "OwlWrapper: these networks are wrapped already; unwrap() the first wrapper"
                 )
             if regularizer is not None:
-                regularizer.bind(learner.networks, self._sample)
+                regularizer.bind(learner, None)
                 for optimizer in {id(o): o for o in learner.optimizers.values()}.values():
                     regularizer.attach(optimizer)
                     attached.append(optimizer)
@@ -345,7 +345,7 @@ tasks=['left', 'right'])
         self.evidence.calibrate(self.learner, record.head, rows)
         try:
             if self.regularizer is not None:
-                self.regularizer.consolidate(name, self.learner.consolidation(rows))
+                self.regularizer.remember(name, self.learner.consolidation(rows))
             self.replay.end_task()
         except BaseException:
             self.evidence.load_state_dict(known)
