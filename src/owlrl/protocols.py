@@ -119,14 +119,21 @@ class Consolidation:
 
 @runtime_checkable
 class Regularizer(Stateful, Protocol):
-    """Keeps what was learned: a penalty that grows as the networks move away from it."""
+    """Keeps what was learned: a penalty that grows as the networks move away from it.
 
-    def bind(self, networks: Mapping[str, MultiHead], sample: Callable[[int], Transitions]) -> None:
-        """Learn which networks are guarded and where prepared rows of the current task come from."""
+    `owlrl.regularizers.Regularizer` is a base class that leaves two methods to be written.
+    """
+
+    def bind(self, learner: OffPolicyLearner, memories: Mapping[str, Any] | None) -> None:
+        """Learn whose networks are guarded, and where the rows of each task are (`owlrl.memory`)."""
         ...
 
-    def consolidate(self, task: str, context: Mapping[str, Consolidation]) -> None:
+    def remember(self, task: str, context: Mapping[str, Consolidation]) -> None:
         """Take in what ``task`` needs kept; a task seen before replaces its own earlier term."""
+        ...
+
+    def forget(self, task: str) -> None:
+        """Keep nothing of ``task`` any more."""
         ...
 
     def penalty(self) -> Tensor:

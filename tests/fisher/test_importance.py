@@ -6,6 +6,7 @@ import copy
 import itertools
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -14,9 +15,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from owlrl.errors import NonFiniteError, OwlValueError
-from owlrl.fisher import _distinct, importance, squared_gradients
+from owlrl.fisher import _problem, importance, squared_gradients
 from owlrl.fisher._closed_form import NotExactError
-from owlrl.fisher._distinct import distinct_rows
+from owlrl.fisher._problem import distinct_rows
 from owlrl.heads import MultiHeadQ, promote_output_layers
 from owlrl.td import taken
 
@@ -135,7 +136,7 @@ def test_convolutions(case, method):
 
 def test_a_layer_larger_than_what_is_held_at_once(monkeypatch):
     monkeypatch.setattr("owlrl.fisher._closed_form.ELEMENTS", 30)
-    monkeypatch.setattr("owlrl.fisher._per_row.GRADIENT_ELEMENTS", 200)
+    monkeypatch.setattr("owlrl.fisher.importance.GRADIENT_ELEMENTS", 200)
     torch.manual_seed(0)
     module = nn.Sequential(nn.Conv2d(2, 3, 2), nn.ReLU(), nn.Flatten(), nn.Linear(27, 2))
     x = rows(7, 2, 4, 4)
@@ -364,7 +365,7 @@ def test_half_precision_is_accumulated_in_float32():
 def test_distinct_rows_are_counted(kinds, dtype, shape):
     base = torch.arange(4).reshape(4, *(1 for _ in shape)).expand(4, *shape).to(dtype)
     index = torch.tensor(kinds)
-    found = distinct_rows((base[index], index.clone()))
+    found = distinct_rows((base[index], index.clone()), torch.ones(len(kinds)))
     if 2 * len(set(kinds)) > len(kinds):
         assert found is None
     else:
@@ -377,16 +378,17 @@ def test_distinct_rows_are_counted(kinds, dtype, shape):
 
 def test_rows_are_the_same_only_if_all_tensors_agree():
     x = torch.zeros(6, 2)
-    assert distinct_rows((x,))[1].tolist() == [6]
-    assert distinct_rows((x, torch.arange(6))) is None
-    assert sorted(distinct_rows((x, torch.arange(6) % 2))[1].tolist()) == [3, 3]
-    assert distinct_rows((torch.zeros(4, 0),))[1].tolist() == [4]
-    assert distinct_rows((torch.full((4, 1), torch.nan),)) is None  # NaN equals nothing
+    one, four = torch.ones(6), torch.ones(4)
+    assert distinct_rows((x,), one)[1].tolist() == [6]
+    assert distinct_rows((x, torch.arange(6)), one) is None
+    assert sorted(distinct_rows((x, torch.arange(6) % 2), torch.arange(6.0))[1].tolist()) == [6, 9]
+    assert distinct_rows((torch.zeros(4, 0),), four)[1].tolist() == [4]
+    assert distinct_rows((torch.full((4, 1), torch.nan),), four) is None  # NaN equals nothing
 
 
 def test_a_collision_of_hashes_costs_the_saving_and_nothing_else(monkeypatch):
-    monkeypatch.setattr(_distinct, "_hash", lambda x, seed: torch.zeros(len(x), dtype=torch.int64))
-    assert distinct_rows((rows(8, 2),)) is None
+    monkeypatch.setattr(_problem, "_hash", lambda x, seed: torch.zeros(len(x), dtype=torch.int64))
+    assert distinct_rows((rows(8, 2),), torch.ones(8)) is None
 
 
 @pytest.mark.parametrize("method", ["hooks", "vmap", "auto"])
@@ -397,6 +399,64 @@ def test_repeated_rows_count_as_often_as_they_occur(method):
     x, target = rows(3, 3)[index], rows(3, seed=1)[index]
     got = squared_gradients(module, loss, (x,), targets=(target,), method=method, chunk_size=2)
     assert_equal(got, oracle(module, loss, (x,), target))
+
+
+@pytest.mark.parametrize("method", ["hooks", "vmap", "loop", "auto"])
+@pytest.mark.parametrize("repeated", [False, True])
+def test_weights_are_those_of_a_weighted_mean(method, repeated):
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
+    index = torch.tensor([0, 1, 1, 0, 0, 0, 2, 0, 1, 0]) if repeated else torch.arange(5)
+    x, target = rows(5, 3).double()[index], rows(5, seed=1).double()[index]
+    weights = torch.linspace(0.0, 3.0, len(index), dtype=torch.float64)
+    expected = {name: torch.zeros_like(p) for name, p in module.named_parameters()}
+    for row, weight in enumerate(weights):
+        one = oracle(module, loss, (x[row : row + 1],), target[row : row + 1])
+        for name in expected:
+            expected[name] += weight * one[name] / weights.sum()
+    got = squared_gradients(module, loss, (x,), targets=(target,), weights=weights, method=method)
+    assert_equal(got, expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ([1.0] * 4, "weights is list"),
+        (torch.ones(3), r"float32 \(3,\); expected a floating tensor \(4,\)"),
+        (torch.ones(4, dtype=torch.int64), "int64"),
+        (-torch.ones(4), "negative"),
+        (torch.zeros(4), "only 0"),
+        (torch.full((4,), torch.nan), "not finite"),
+    ],
+)
+def test_bad_weights(weights, message):
+    with pytest.raises(OwlValueError, match=message):
+        squared_gradients(nn.Linear(2, 1), first, (rows(4, 2),), weights=weights)
+
+
+# --- the slow path says so ------------------------------------------------------
+
+
+def test_a_fall_to_the_loop_is_warned_about_with_layer_and_cause():
+    torch.manual_seed(0)
+    number = importance.SLOW_ROWS
+    with pytest.warns(UserWarning) as caught:
+        got = squared_gradients(AWKWARD["recurrent"](), squares, (rows(number, 3),))
+    (warning,) = caught
+    message = str(warning.message)
+    assert "Network, at its GRU 'parts.a'" in message and f"{number} rows" in message
+    assert '"hooks": ' in message and '"vmap": ' in message and "max_samples" in message
+    assert warning.filename == __file__
+    torch.manual_seed(0)
+    assert_equal(got, oracle(AWKWARD["recurrent"](), squares, (rows(number, 3),)))
+
+
+def test_no_warning_for_few_rows_nor_where_the_loop_is_asked_for():
+    torch.manual_seed(0)
+    module = AWKWARD["recurrent"]()
+    squared_gradients(module, squares, (rows(importance.SLOW_ROWS - 1, 3),))
+    squared_gradients(module, squares, (rows(importance.SLOW_ROWS, 3),), method="loop")
+    squared_gradients(module, squares, (rows(1, 3).expand(2 * importance.SLOW_ROWS, 3),))  # one kind of row
 
 
 # --- leaves no trace ------------------------------------------------------------
@@ -511,6 +571,12 @@ def test_result_that_is_not_finite_names_the_parameters(bad):
     x[2, 0] = bad
     with pytest.raises(NonFiniteError, match="'weight' is not finite"):
         squared_gradients(nn.Linear(2, 1), first, (x,))
+
+
+def test_numpy_numbers_are_numbers():
+    layer, x = nn.Linear(2, 1), rows(4, 2)
+    got = squared_gradients(layer, first, (x,), chunk_size=np.int64(3))
+    assert_equal(got, oracle(layer, first, (x,)))
 
 
 def test_an_error_of_the_objective_reaches_the_user():
