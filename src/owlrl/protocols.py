@@ -315,8 +315,16 @@ class OffPolicyLearner(Protocol):
         """Grow every network, target and optimizer by one head; return its index."""
         ...
 
+    def reset_head(self, head: int) -> None:
+        """Let a head of every network and target start over, as a new one would."""
+        ...
+
     def set_env(self, env: object) -> None:
         """Train in ``env`` from now on."""
+        ...
+
+    def record(self, numbers: Mapping[str, float]) -> None:
+        """Write numbers to the learner's own log; nothing where it has none."""
         ...
 
     def prepare(self, observation: Any) -> Tensor:

@@ -312,10 +312,10 @@ replay=TaskScopedReplay, tasks=['left', 'right'])
         visit is saved as it is: after loading, entering the same task again goes on with it.
         """
         self._refuse_unwrapped("save")
-        state = wrapper_state(self.learner, self.tasks, self._parts())
-        state["visit"] = None if self._open is None else {"task": self._open, "steps": self._guard.steps}
+        state = wrapper_state(self.learner, self.tasks, self._parts(), visit=self._open)
         if self._current is not None:
-            state["tasks"][self._current]["unfinished"] = self._own_state()
+            record = state["tasks"][self._current]
+            record["unfinished"], record["steps"] = self._own_state(), record["steps"] + self._guard.steps
         save_state(path, state)
 
     @classmethod
@@ -332,9 +332,7 @@ replay=TaskScopedReplay, tasks=['left', 'right'])
         try:
             owl.tasks.update(restore_wrapper(owl.learner, state, owl._parts()))
             owl._activate(state["active"])
-            if state["visit"] is not None:
-                owl._open = state["visit"]["task"]
-                owl.tasks[owl._open].steps += state["visit"]["steps"]
+            owl._open = state.get("visit")
             set_rng_state(state["rng"])
         except BaseException:
             owl.unwrap()

@@ -37,6 +37,7 @@ class TaskRecord:
         steps: optimizer steps made in it.
         num_actions: its number of actions, where that was told.
         own: states of the learner's ``per_task`` objects when the task was last left.
+        unfinished: the same at the moment when a visit was interrupted; None if there is no such visit.
 
     >>> from owlrl.wrapper_state import TaskRecord
     >>> TaskRecord(head=0).visits
@@ -48,6 +49,7 @@ class TaskRecord:
     steps: int = 0
     num_actions: int | None = None
     own: dict[str, Any] = field(default_factory=dict)
+    unfinished: dict[str, Any] | None = None
 
 
 def own_state(item: Stateful) -> dict[str, Any]:
@@ -87,9 +89,19 @@ def load_own_state(item: Stateful, state: Mapping[str, Any]) -> None:
 
 
 def wrapper_state(
-    learner: OffPolicyLearner, tasks: Mapping[str, TaskRecord], parts: Mapping[str, Stateful | None]
+    learner: OffPolicyLearner,
+    tasks: Mapping[str, TaskRecord],
+    parts: Mapping[str, Stateful | None],
+    *,
+    visit: str | None = None,
 ) -> dict[str, Any]:
     """Everything a wrapper needs to go on, as one tree for `owlrl.checkpoint.save_state`.
+
+    Args:
+        learner: the learner, its networks bound.
+        tasks: what is known of each task.
+        parts: regularizer, replay, evidence and memory, by these names.
+        visit: the task whose visit has begun and not been ended.
 
     >>> import torch
     >>> from torch import nn
@@ -99,11 +111,12 @@ def wrapper_state(
     >>> learner = QLearner(q, None, torch.optim.SGD(q.parameters(), lr=0.1))
     >>> sorted(wrapper_state(learner, {}, {}))
     ['active', 'gamma', 'heads', 'kinds', 'networks', 'optimizers', 'parts', 'per_task', 'rng', 'targets', \
-'tasks']
+'tasks', 'visit']
     """
     first = _first(learner)
     return {
         "tasks": {name: asdict(record) for name, record in tasks.items()},
+        "visit": visit,
         "active": first.pointer.head,
         "heads": [_num_outputs(first, head) for head in range(first.num_heads)],
         "networks": {name: network.module.state_dict() for name, network in learner.networks.items()},
@@ -262,6 +275,8 @@ def _form_problems(state: object) -> list[str]:
     for task, record in state["tasks"].items():
         found += _record_problems(task, record, len(heads), state["per_task"])
     found += _own_problems("per_task has", state["per_task"])
+    if state.get("visit") is not None and state["visit"] not in state["tasks"]:
+        found.append(f"the visit is of {state['visit']!r}; expected one of {list(state['tasks'])[:9]}")
     for name, saved in state["parts"].items():
         if saved is not None and not (isinstance(saved, Mapping) and {"kind", "state"} <= set(saved)):
             found.append(f"the state of the {name} is {str(saved)[:60]}; expected its kind and its state")
@@ -299,11 +314,11 @@ def _record_problems(task: object, record: object, heads: int, own: Mapping[str,
             found.append(f"{what} with {record[name]!r} {name}; expected an int >= 0")
     if record.get("num_actions") is not None and not _is_int(record["num_actions"], 1):
         found.append(f"{what} with num_actions={record['num_actions']!r}; expected an int >= 1 or None")
-    kept = record.get("own", {})
-    if not isinstance(kept, Mapping) or (kept and set(kept) != set(own)):
-        found.append(f"{what} with an own state of {str(kept)[:60]}; expected one of each of {list(own)}")
-    else:
-        found += _own_problems(f"{what} with", kept)
+    for kept in (record.get("own", {}), record.get("unfinished") or {}):
+        if not isinstance(kept, Mapping) or (kept and set(kept) != set(own)):
+            found.append(f"{what} with an own state of {str(kept)[:60]}; expected one of each of {list(own)}")
+        else:
+            found += _own_problems(f"{what} with", kept)
     return found
 
 

@@ -260,7 +260,8 @@ def collect_rows(
     space.seed(int(rng.integers(2**31)))
     heads = torch.full((stepper.num_envs,), head)
     found: list[Steps] = []
-    while sum(int(s.real.sum()) for s in found) < steps:
+    real = 0
+    while real < steps:
         seen = stepper.observation
         batch = learner.prepare(seen) if isinstance(seen, dict) else torch.as_tensor(np.asarray(seen))
         action = learner.act(batch, heads.to(batch.device)).cpu().numpy()
@@ -268,6 +269,7 @@ def collect_rows(
         for k in np.flatnonzero(drawn):
             action[k] = space.sample()
         found.append(stepper.step(action))
+        real += int(found[-1].real.sum())
     return _as_transitions(learner, found)
 
 

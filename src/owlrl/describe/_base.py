@@ -106,6 +106,14 @@ class DescribedLearner(ABC):
         indices = [part.add_head(num_actions=num_actions) for part in self._trained.values()]
         return indices[0]
 
+    def reset_head(self, head: int) -> None:
+        """Let a head of every network and target start over."""
+        for part in self._trained.values():
+            part.reset_head(head)
+
+    def record(self, numbers: Mapping[str, float]) -> None:
+        """Nothing: a script's own log is not known here; ``OwlWrapper(watch=...)`` is called instead."""
+
     def set_env(self, env: object) -> None:
         """Refused: the loop of a hand-written learner has its environment in its own hands."""
         raise OwlStateError(

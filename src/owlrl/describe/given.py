@@ -205,7 +205,7 @@ def trial_problems(learner: OffPolicyLearner, rows: Transitions) -> list[str]:
         if not fits:
             wanted = ", ".join("any" if e is None else str(e) for e in expected)
             found.append(f"{what} gave shape {shape} for {seen}; expected ({wanted})")
-        elif not bool(torch.isfinite(answer).all()):
+        elif not bool((answer.isfinite() | answer.isneginf()).all()):  # −∞: an action that a head lacks
             found.append(f"{what} is not finite for {seen}; look at the weights and at preprocess")
 
     for name, network in learner.networks.items():

@@ -142,14 +142,25 @@ class Trained:
     def add_head(self, *, num_actions: int | None = None) -> int:
         """Grow network, optimizer and target together; the target's head is equal."""
         index = self.heads.add_head(init=self.init, num_actions=num_actions, optimizer=self.optimizer)
-        target = self.target_heads
-        if target is not None:
-            target.add_head(init="zero", num_actions=num_actions)
-            own, new = (h.head_parameters(index).values() for h in (target, self.heads))
-            with torch.no_grad():
-                for old, value in zip(own, new, strict=True):
-                    old.copy_(value)
+        if self.target_heads is not None:
+            self.target_heads.add_head(init="zero", num_actions=num_actions)
+        self._copy_to_target(index)
         return index
+
+    def reset_head(self, head: int) -> None:
+        """Let a head start over, with the target's equal and without optimizer state."""
+        self.heads.reset_head(head, init=self.init)
+        for parameter in self.heads.head_parameters(head).values():
+            self.optimizer.state.pop(parameter, None)
+        self._copy_to_target(head)
+
+    def _copy_to_target(self, head: int) -> None:
+        if self.target_heads is None:
+            return
+        own, new = (h.head_parameters(head).values() for h in (self.target_heads, self.heads))
+        with torch.no_grad():
+            for old, value in zip(own, new, strict=True):
+                old.copy_(value)
 
     def rehearsal(
         self, layers: Sequence[str], pointer: HeadPointer, memo: dict[int, Any], *, join: bool

@@ -162,18 +162,7 @@ class MultiHeadQ(nn.Module):
         if init == "copy" and num_actions is not None:
             arguments.problem('init="copy" keeps the number of actions; leave num_actions out')
         arguments.check()
-        active = self.heads[self.pointer.head]
-        if init == "copy":
-            new = copy.deepcopy(active)
-        else:
-            like = next(active.parameters())
-            new = self._new_head(num_actions or self.num_actions)
-            new.to(device=like.device, dtype=like.dtype)
-            if init == "zero":
-                _answer_zero(new)
-        _take_mode(new, active)
-        for parameter in new.parameters():
-            parameter.grad = None
+        new = self._started_head(init, num_actions or self.num_actions)
         if optimizer is not None:
             names = {f"heads.{self.num_heads}.{name}": p for name, p in new.named_parameters()}
             extend_optimizer(optimizer, self.heads[0].parameters(), names)
@@ -181,6 +170,30 @@ class MultiHeadQ(nn.Module):
         for stack, layers in zip(self._stacks, self._linears() or (), strict=False):
             stack.gather(layers)
         return self.num_heads - 1
+
+    def reset_head(self, head: int, *, init: Literal["fresh", "zero", "copy"] = "fresh") -> None:
+        """Let ``head`` start over, as `add_head` would start it."""
+        old = self.heads[check_head("MultiHeadQ.reset_head", head, self.num_heads)]
+        *_, last = old.parameters()
+        new = self._started_head(init, len(last))
+        with torch.no_grad():
+            for own, value in zip(old.parameters(), new.parameters(), strict=True):
+                own.copy_(value)
+
+    def _started_head(self, init: str, num_actions: int) -> nn.Module:
+        active = self.heads[self.pointer.head]
+        if init == "copy":
+            new = copy.deepcopy(active)
+        else:
+            like = next(active.parameters())
+            new = self._new_head(num_actions)
+            new.to(device=like.device, dtype=like.dtype)
+            if init == "zero":
+                _answer_zero(new)
+        _take_mode(new, active)
+        for parameter in new.parameters():
+            parameter.grad = None
+        return new
 
     def remove_last_head(self) -> None:
         """Undo `add_head`; an optimizer that was given the head is for `shrink_optimizer` to look after."""

@@ -125,6 +125,17 @@ class PromotedNetwork:
             layer.add_head(head)
         return index
 
+    def reset_head(self, head: int, *, init: Literal["fresh", "zero", "copy"] = "fresh") -> None:
+        """Let ``head`` start over, as `add_head` would start it."""
+        head = check_head("PromotedNetwork.reset_head", head, self.num_heads)
+        for layer in self._layers():
+            old = layer.linear(head)
+            new = _new_linear(layer.linear(self.pointer.head), init, old.out_features)
+            with torch.no_grad():
+                old.weight.copy_(new.weight)
+                if old.bias is not None:
+                    old.bias.copy_(new.bias)
+
     def remove_last_head(self) -> None:
         """Undo `add_head`; an optimizer that was given the head is for `shrink_optimizer` to look after."""
         check_last("PromotedNetwork.remove_last_head", self.num_heads, self.pointer)

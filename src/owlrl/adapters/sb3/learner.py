@@ -141,11 +141,16 @@ class SB3Learner:
         """
         return self._rollouts.at_end(callback)
 
-    def record(self, name: str, value: float) -> None:
-        """Write a number to the model's logger, if it has one yet (``learn`` makes it)."""
+    def record(self, numbers: Mapping[str, float]) -> None:
+        """Write numbers to the model's logger under ``owl/``, if it has one yet (``learn`` makes it)."""
         logger = getattr(self.model, "_logger", None)
         if logger is not None:
-            logger.record(name, value)
+            for name, value in numbers.items():
+                logger.record(f"owl/{name}", value)
+
+    def reset_head(self, head: int) -> None:
+        """Let a head of every network and target start over."""
+        self._inner.reset_head(head)
 
     def scaling(self) -> Any:
         """The statistics of the model's ``VecNormalize`` as they are now; None where there is none."""
