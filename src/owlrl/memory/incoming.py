@@ -19,6 +19,7 @@ __all__ = ["Columns", "Form", "Incoming", "Segments", "checked_rows", "in_time_o
 Columns = dict[str, np.ndarray]  # one array per field, all of the same length
 
 MAX_ENV = 2**31
+REAL = (int, float, np.integer, np.floating)
 
 
 @dataclass(frozen=True)
@@ -447,7 +448,7 @@ def number(value: Any) -> float:
     >>> number(0.5)
     0.5
     """
-    if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, REAL) or not math.isfinite(value):
         raise ValueError(f"{value!r} is no finite number")
     return float(value)
 

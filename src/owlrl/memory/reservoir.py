@@ -48,7 +48,12 @@ def quotas(capacity: int, seen: Sequence[int]) -> list[int]:
 
 
 class Found(NamedTuple):
-    """Gathered rows: arrays (B, ...), raw."""
+    """Gathered rows: arrays (B, ...), raw.
+
+    >>> from owlrl.memory.reservoir import Found
+    >>> Found._fields[:3]
+    ('observation', 'action', 'reward')
+    """
 
     observation: np.ndarray
     action: np.ndarray
