@@ -19,6 +19,7 @@ __all__ = ["Columns", "Form", "Incoming", "Segments", "checked_rows", "in_time_o
 Columns = dict[str, np.ndarray]  # one array per field, all of the same length
 
 MAX_ENV = 2**31
+REAL = (int, float, np.integer, np.floating)
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Form:
     >>> import numpy as np
     >>> from owlrl.memory.incoming import Form
     >>> Form((4,), np.dtype("float32"), (), np.dtype("int64")).row_bytes
-    60
+    61
     """
 
     observation_shape: tuple[int, ...]
@@ -49,7 +50,7 @@ class Form:
     @property
     def row_bytes(self) -> int:
         """Bytes of one row on its way in."""
-        return 2 * self.observation_bytes + self.action_bytes + 20
+        return 2 * self.observation_bytes + self.action_bytes + 21
 
     def state_dict(self) -> dict[str, Any]:
         """The form as lists and strings."""
@@ -64,8 +65,8 @@ class Form:
     def from_state(cls, state: Mapping[str, Any]) -> Form:
         """What `state_dict` gave; ValueError if it is no form of a row."""
         dtypes = [np.dtype(str(state[f"{name}_dtype"])) for name in ("observation", "action")]
-        shapes = [tuple(int(size) for size in state[f"{name}_shape"]) for name in ("observation", "action")]
-        if any(dtype.kind not in "biuf" for dtype in dtypes) or min((0, *shapes[0], *shapes[1])) < 0:
+        shapes = [tuple(map(natural, state[f"{name}_shape"])) for name in ("observation", "action")]
+        if any(dtype.kind not in "biuf" for dtype in dtypes):
             raise ValueError(f"the form of a row is {dict(state)!r}")
         return cls(shapes[0], dtypes[0], shapes[1], dtypes[1])
 
@@ -86,24 +87,28 @@ def checked_rows(where: str, rows: object, form: Form | None) -> tuple[Columns, 
         raise OwlTypeError(f"{where}: rows is a {type(rows).__name__}; expected owlrl.types.Transitions")
     problems: list[str] = []
     columns: Columns = {}
-    count = len(rows.reward)
+    if not isinstance(rows.reward, Tensor) or rows.reward.ndim != 1:
+        got = tuple(rows.reward.shape) if isinstance(rows.reward, Tensor) else type(rows.reward).__name__
+        raise_problems(where, [f"reward is {got}; expected a tensor (B,), one value per row"])
+    count = rows.reward.shape[0]
     for name in ("observation", "action", "next_observation"):
         _put(columns, name, getattr(rows, name), count, None, problems)
     for name in ("reward", "discount"):
         _put(columns, name, getattr(rows, name), count, "f", problems)
     for name in ("terminated", "truncated"):
-        value = getattr(rows, name)
-        if value is None and name == "truncated":
-            columns[name] = np.zeros(count, np.bool_)
+        if name == "terminated" or rows.truncated is not None:
+            _put(columns, name, getattr(rows, name), count, "b", problems)
         else:
-            _put(columns, name, value, count, "b", problems)
+            columns[name] = np.zeros(count, np.bool_)
+    columns["known"] = np.full(count, rows.truncated is not None)
     if rows.env is None:
         columns["env"] = np.zeros(count, np.int64)
     else:
         _put(columns, "env", rows.env, count, "iu", problems)
     raise_problems(where, problems)
-    columns["reward"] = columns["reward"].astype(np.float32, copy=False)
-    columns["discount"] = columns["discount"].astype(np.float32, copy=False)
+    with np.errstate(over="ignore"):  # found below
+        for name in ("reward", "discount"):
+            columns[name] = columns[name].astype(np.float32, copy=False)
     columns["env"] = columns["env"].astype(np.int64, copy=False)
     found = _form(where, columns, form)
     _check_values(where, columns)
@@ -120,7 +125,7 @@ def _put(
     if kinds is not None and value.ndim != 1:
         problems.append(f"{name} has shape {tuple(value.shape)}; expected one value per row, ({count},)")
         return
-    if value.ndim == 0 or len(value) != count:
+    if value.ndim == 0 or value.shape[0] != count:
         got = "no axis of rows" if value.ndim == 0 else f"{len(value)} rows"
         problems.append(f"{name} has {got}; expected {count}, as reward has")
         return
@@ -159,12 +164,13 @@ def _form(where: str, columns: Columns, known: Form | None) -> Form:
 
 def _check_values(where: str, columns: Columns) -> None:
     env = columns["env"]
-    if len(env) and not 0 <= env.min() <= env.max() < MAX_ENV:
+    if np.count_nonzero(env) and not 0 <= env.min() <= env.max() < MAX_ENV:
         raise_problems(where, [f"env runs from {env.min()} to {env.max()}; expected 0 to {MAX_ENV - 1}"])
     problems = []
     for name in ("observation", "action", "reward", "next_observation", "discount"):
         array = columns[name]
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
+        # counting is faster than all()
+        if array.dtype.kind == "f" and np.count_nonzero(np.isfinite(array)) != array.size:
             row = int(np.flatnonzero(~np.isfinite(array.reshape(len(array), -1)).all(axis=1))[0])
             problems.append(f"{name} of row {row} is not finite (as float32 or as given); leave that row out")
     raise_problems(where, problems, kind=NonFiniteError)
@@ -182,7 +188,7 @@ def in_time_order(columns: Columns) -> Columns:
     array([0., 2., 1., 3.])
     """
     env = columns["env"]
-    if not len(env) or (env == env[0]).all():
+    if not len(env) or np.count_nonzero(env == env[0]) == len(env):
         return columns
     order = np.argsort(env, kind="stable")
     place = np.arange(len(env))
@@ -227,7 +233,7 @@ class Segments:
 class Incoming:
     """Quarantine and open segments of one memory.
 
-    The newest ``quarantine`` rows wait and can be taken back. Older ones are cut into segments: up to
+    The newest rows wait in quarantine and can be taken back. Older ones are cut into segments: up to
     ``segment`` steps of one environment, each row's next observation being the following row's
     observation, ended by the end of the episode.
 
@@ -237,7 +243,8 @@ class Incoming:
     >>> x = torch.arange(6.0)
     >>> rows = Transitions(x, x.long(), x, x + 1, x == 3, torch.ones(6))
     >>> incoming = Incoming(segment=3)
-    >>> incoming.add(checked_rows("add", rows, None)[0], truncation_known=True, quarantine=0)
+    >>> incoming.add(checked_rows("add", rows, None)[0])
+    >>> incoming.release(0)
     >>> incoming.cut().length, incoming.rows
     (array([3, 1]), 2)
     """
@@ -246,15 +253,16 @@ class Incoming:
         self.segment = segment
         self.quarantined = 0
         self._queue: deque[Columns] = deque()  # in quarantine, oldest first
-        self._open: list[Columns] = []  # out of quarantine, segments not complete
-        self._fresh = 0  # rows that came to _open since the last cut
+        self._released: list[Columns] = []  # out of quarantine, not looked at
+        self._fresh = 0  # rows of those
+        self._open: Columns | None = None  # rows of segments that are not complete
         # per environment, of its newest row: its next observation, whether it ended the episode, its discount
         self._last: dict[int, tuple[bytes, bool, float]] = {}
 
     @property
     def rows(self) -> int:
         """Rows that are here."""
-        return self.quarantined + sum(len(piece["reward"]) for piece in self._open)
+        return self.quarantined + self._fresh + (0 if self._open is None else len(self._open["reward"]))
 
     @property
     def envs(self) -> int:
@@ -264,23 +272,19 @@ class Incoming:
     @property
     def nbytes(self) -> int:
         """Bytes of all rows here."""
-        pieces = (array.nbytes for piece in (*self._queue, *self._open) for array in piece.values())
-        return sum(pieces) + sum(len(frame) for frame, _, _ in self._last.values())
+        pieces = [*self._queue, *self._released, self._open or {}]
+        of_rows = sum(array.nbytes for piece in pieces for array in piece.values())
+        return of_rows + sum(len(frame) for frame, _, _ in self._last.values())
 
     @property
     def ready(self) -> bool:
         """Whether enough came since the last cut for another to be worth its time."""
-        return self._fresh >= self.segment
+        return self._fresh >= 8 * self.segment
 
-    def add(self, columns: Columns, *, truncation_known: bool, quarantine: int) -> None:
-        """Take rows in, and let the oldest out of quarantine that are more than ``quarantine``."""
-        count = len(columns["reward"])
-        if not count:
-            return
-        joined, start = self._joined(columns, truncation_known)
-        self._queue.append({**columns, "joined": joined, "start": start})
-        self.quarantined += count
-        self.release(quarantine)
+    def add(self, columns: Columns) -> None:
+        """Put rows, which are not none, into quarantine."""
+        self._queue.append(columns)
+        self.quarantined += len(columns["reward"])
 
     def release(self, quarantine: int) -> None:
         """Let the oldest rows out of quarantine until ``quarantine`` are left."""
@@ -291,69 +295,9 @@ class Incoming:
             if out < count:
                 self._queue.appendleft(taken(piece, slice(out, None)))
                 piece = taken(piece, slice(out))
-            self._open.append(piece)
+            self._released.append(piece)
             self.quarantined -= out
             self._fresh += out
-
-    def _joined(self, columns: Columns, truncation_known: bool) -> tuple[np.ndarray, np.ndarray]:
-        """For each row: does it follow its environment's last row; does it start an episode."""
-        env, count = columns["env"], len(columns["env"])
-        several = (env != env[0]).any()
-        order = np.argsort(env, kind="stable") if several else slice(None)
-        observation, after = columns["observation"][order], columns["next_observation"][order]
-        ended = (columns["terminated"] | columns["truncated"])[order]
-        discount, of_env = columns["discount"][order], env[order]
-        same = np.zeros(count, np.bool_)
-        same[1:] = (_bytes(observation[1:]) == _bytes(after[:-1])).all(axis=1)
-        like = np.concatenate([[False], discount[1:] == discount[:-1]])
-        was_ended = np.concatenate([[False], ended[:-1]])
-        begins = np.concatenate([[True], of_env[1:] != of_env[:-1]])
-        unseen = np.zeros(count, np.bool_)
-        first = np.flatnonzero(begins)
-        for row in first.tolist():
-            frame, end, factor = self._last.get(int(of_env[row]), (b"", False, 0.0))
-            unseen[row] = int(of_env[row]) not in self._last
-            same[row] = observation[row].tobytes() == frame
-            was_ended[row], like[row] = end, factor == discount[row]
-        for row in (*(first[1:] - 1).tolist(), count - 1):
-            self._last[int(of_env[row])] = after[row].tobytes(), bool(ended[row]), float(discount[row])
-        joined, start = np.empty(count, np.bool_), np.empty(count, np.bool_)
-        joined[order] = same & like & ~was_ended & ~unseen
-        # where the source does not tell truncation, a jump to another observation is one
-        start[order] = unseen | was_ended | (~same & (not truncation_known))
-        return joined, start
-
-    def cut(self, *, close: bool = False) -> Segments | None:
-        """The segments that are complete, oldest first, or with ``close`` all; None if there are none."""
-        self._fresh = 0
-        if not self._open:
-            return None
-        columns = _concatenated(self._open)
-        env = columns["env"]
-        order = np.argsort(env, kind="stable")
-        place = np.arange(len(order))
-        other = np.concatenate([[True], env[order][1:] != env[order][:-1]])
-        # an environment's first row here is the first of its open segment
-        run = other | ~columns["joined"][order]
-        within = place - np.maximum.accumulate(np.where(run, place, 0))
-        first = np.flatnonzero(within % self.segment == 0)
-        length = np.diff(np.append(first, len(order)))
-        last = first + length - 1
-        ended = (columns["terminated"] | columns["truncated"])[order[last]]
-        whole = (length == self.segment) | ended
-        # cut off: a row of the same environment came that does not follow
-        follows = np.append(~other[first[1:]], False)
-        complete = np.ones_like(whole) if close else whole | follows
-        moment = np.where(whole, 2 * order[last] + 1, 2 * len(order))
-        cut_off = ~whole & follows
-        moment[cut_off] = 2 * order[last[cut_off] + 1]
-        chosen = np.flatnonzero(complete)
-        chosen = chosen[np.argsort(moment[chosen], kind="stable")]
-        rows = order[ranges(first[chosen], length[chosen])]
-        left = np.ones(len(order), np.bool_)
-        left[rows] = False
-        self._open = [taken(columns, left)] if left.any() else []
-        return Segments(columns, rows, length[chosen]) if len(chosen) else None
 
     def take_back(self, count: int) -> Columns:
         """The newest ``count`` rows of the quarantine, oldest first; they are not here any more."""
@@ -367,21 +311,83 @@ class Incoming:
                 piece = taken(piece, slice(rows - count, None))
             pieces.insert(0, piece)
             count -= len(piece["reward"])
+        return _concatenated(pieces)
+
+    def _linked(self, columns: Columns) -> Columns:
+        """``columns`` and: does a row follow its environment's last one, does it start an episode."""
+        env, count = columns["env"], len(columns["env"])
+        order = np.argsort(env, kind="stable")
+        observation, after = columns["observation"][order], columns["next_observation"][order]
+        ended = (columns["terminated"] | columns["truncated"])[order]
+        discount, env = columns["discount"][order], env[order]
+        same, like, was_ended, unseen, begins = np.zeros((5, count), np.bool_)
+        same[1:] = (_bytes(observation[1:]) == _bytes(after[:-1])).all(axis=1)
+        like[1:] = discount[1:] == discount[:-1]
+        was_ended[1:] = ended[:-1]
+        begins[0], begins[1:] = True, env[1:] != env[:-1]
+        first = np.flatnonzero(begins)
+        for row in first.tolist():
+            last = self._last.get(int(env[row]))
+            if last is None:
+                unseen[row] = True
+            else:
+                same[row] = observation[row].tobytes() == last[0]
+                was_ended[row], like[row] = last[1], last[2] == discount[row]
+        for row in (*(first[1:] - 1).tolist(), count - 1):
+            self._last[int(env[row])] = after[row].tobytes(), bool(ended[row]), float(discount[row])
+        joined, start = np.empty((2, count), np.bool_)
+        joined[order] = same & like & ~was_ended & ~unseen
+        # where the source does not tell truncation, a jump to another observation is one
+        start[order] = unseen | was_ended | ~(same | columns["known"][order])
+        return {**columns, "joined": joined, "start": start}
+
+    def cut(self, *, close: bool = False) -> Segments | None:
+        """The segments that are complete, oldest first, or with ``close`` all; None if there are none."""
+        pieces = [] if self._open is None else [self._open]
+        if self._released:
+            pieces.append(self._linked(_concatenated(self._released)))
+        if not pieces:
+            return None
+        self._released, self._fresh = [], 0
         columns = _concatenated(pieces)
-        for env in np.unique(columns["env"]).tolist():
-            self._last[env] = b"", False, 0.0  # whatever comes next does not follow
-        return columns
+        env = columns["env"]
+        order = np.argsort(env, kind="stable")
+        place = np.arange(len(order))
+        other = np.ones(len(order), np.bool_)
+        other[1:] = env[order[1:]] != env[order[:-1]]
+        # an environment's first row here is the first of its open segment
+        run = other | ~columns["joined"][order]
+        within = place - np.maximum.accumulate(np.where(run, place, 0))
+        first = np.flatnonzero(within % self.segment == 0)
+        length = np.diff(np.append(first, len(order)))
+        last = first + length - 1
+        ended = (columns["terminated"] | columns["truncated"])[order[last]]
+        whole = (length == self.segment) | ended
+        # cut off: a row of the same environment came that does not follow
+        cut_off = ~whole
+        cut_off[-1] = False
+        cut_off[:-1] &= ~other[first[1:]]
+        # when each was complete: with its last row, or with the row that does not follow
+        moment = np.where(whole, 2 * order[last] + 1, 2 * len(order))
+        moment[cut_off] = 2 * order[last[cut_off] + 1]
+        chosen = place[: len(first)] if close else np.flatnonzero(whole | cut_off)
+        chosen = chosen[np.argsort(moment[chosen], kind="stable")]
+        rows = order[ranges(first[chosen], length[chosen])]
+        left = np.ones(len(order), np.bool_)
+        left[rows] = False
+        self._open = taken(columns, left) if left.any() else None
+        return Segments(columns, rows, length[chosen]) if len(chosen) else None
 
     def leave(self) -> None:
         """Forget what the environments showed last: their next rows are another visit's."""
         self._last.clear()
 
     def state_dict(self) -> dict[str, Any]:
-        """All rows here and the newest row's end of each environment."""
+        """All rows here, and the end of each environment's newest row."""
         return {
             "queue": _concatenated(self._queue) if self._queue else None,
-            "open": _concatenated(self._open) if self._open else None,
-            "fresh": self._fresh,
+            "released": _concatenated(self._released) if self._released else None,
+            "open": None if self._open is None else {name: a.copy() for name, a in self._open.items()},
             "last": [
                 {"env": env, "frame": np.frombuffer(frame, np.uint8).copy(), "ended": end, "discount": factor}
                 for env, (frame, end, factor) in self._last.items()
@@ -392,17 +398,20 @@ class Incoming:
     def from_state(cls, segment: int, state: Mapping[str, Any], form: Form | None) -> Incoming:
         """What `state_dict` gave; KeyError, TypeError or ValueError where it is damaged."""
         made = cls(segment)
-        for name in ("queue", "open"):
-            if state[name] is not None:
-                columns = _restored(state[name], form)
-                (made._queue if name == "queue" else made._open).append(columns)
-        made.quarantined = sum(len(piece["reward"]) for piece in made._queue)
-        made._fresh = natural(state["fresh"])
+        if state["queue"] is not None:
+            made.add(_restored(state["queue"], form))
+        if state["released"] is not None:
+            made._released = [_restored(state["released"], form)]
+            made._fresh = len(made._released[0]["reward"])
+        if state["open"] is not None:
+            made._open = _restored(state["open"], form, "joined", "start")
         for last in state["last"]:
-            frame = np.asarray(last["frame"])
-            if form is None or frame.dtype != np.uint8 or frame.size not in (0, form.observation_bytes):
-                raise ValueError(f"the last observation of environment {last['env']} is no such")
-            made._last[natural(last["env"])] = frame.tobytes(), bool(last["ended"]), float(last["discount"])
+            frame = array_of(
+                last["frame"], "frame", (0 if form is None else form.observation_bytes,), np.uint8
+            )
+            if not isinstance(last["ended"], bool):
+                raise ValueError(f"ended is {last['ended']!r}")
+            made._last[natural(last["env"])] = frame.tobytes(), last["ended"], number(last["discount"])
         return made
 
 
@@ -432,6 +441,18 @@ def natural(value: Any) -> int:
     return int(value)
 
 
+def number(value: Any) -> float:
+    """``value`` if it is a finite number; ValueError if not.
+
+    >>> from owlrl.memory.incoming import number
+    >>> number(0.5)
+    0.5
+    """
+    if isinstance(value, bool) or not isinstance(value, REAL) or not math.isfinite(value):
+        raise ValueError(f"{value!r} is no finite number")
+    return float(value)
+
+
 def _bytes(array: np.ndarray) -> np.ndarray:
     """The rows of ``array`` as bytes, (n, bytes of a row): -0.0 and 0.0 are told apart."""
     flat = np.ascontiguousarray(array).reshape(len(array), math.prod(array.shape[1:]))
@@ -443,7 +464,7 @@ def _concatenated(pieces: Iterable[Columns]) -> Columns:
     return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
 
 
-def _restored(state: Mapping[str, Any], form: Form | None) -> Columns:
+def _restored(state: Mapping[str, Any], form: Form | None, *more: str) -> Columns:
     """Columns that `Incoming.state_dict` gave, checked as if they were given for the first time."""
     if form is None:
         raise ValueError("there are rows and no form of a row")
@@ -456,8 +477,8 @@ def _restored(state: Mapping[str, Any], form: Form | None) -> Columns:
         "terminated": ((), np.bool_),
         "truncated": ((), np.bool_),
         "env": ((), np.int64),
-        "joined": ((), np.bool_),
-        "start": ((), np.bool_),
+        "known": ((), np.bool_),
+        **dict.fromkeys(more, ((), np.bool_)),
     }
     columns = {name: array_of(state[name], name, (-1, *shape), dtype) for name, (shape, dtype) in one.items()}
     if len({len(column) for column in columns.values()}) != 1 or not len(columns["reward"]):

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from owlrl.memory.incoming import Form, Segments, array_of, natural, ranges
+from owlrl.memory.incoming import Form, Segments, array_of, natural, number, ranges
 
 __all__ = ["STRATA", "Found", "Reservoir", "quotas"]
 
@@ -48,7 +48,12 @@ def quotas(capacity: int, seen: Sequence[int]) -> list[int]:
 
 
 class Found(NamedTuple):
-    """Gathered rows: arrays (B, ...), raw."""
+    """Gathered rows: arrays (B, ...), raw.
+
+    >>> from owlrl.memory.reservoir import Found
+    >>> Found._fields[:3]
+    ('observation', 'action', 'reward')
+    """
 
     observation: np.ndarray
     action: np.ndarray
@@ -203,7 +208,7 @@ class Reservoir:
             if self.kept[stratum] <= quota:
                 continue
             mine = np.flatnonzero(self._table["stratum"] == stratum)
-            mine = mine[np.argsort(self._table["key"][mine], kind="stable")]
+            mine = mine[np.argsort(self._table["key"][mine])]
             total = np.cumsum(self._table["length"][mine])
             fits = int(np.searchsorted(total, quota, side="right"))
             self.kept[stratum] = int(total[fits - 1]) if fits else 0
@@ -288,7 +293,8 @@ class Reservoir:
             first = np.concatenate([[0], np.cumsum(table["length"], dtype=np.int64)])
             # one more entry, for numbers outside: a position that is nowhere
             shift = np.append(table["start"] - first[:-1], np.iinfo(np.int64).max // 2)
-            self._lookup = Lookup(first, shift, table["discount"], table["env"], table["stratum"])
+            env = table["env"].astype(np.int64)
+            self._lookup = Lookup(first, shift, table["discount"], env, table["stratum"])
         return self._lookup
 
     def _stratum_weights(self) -> np.ndarray:
@@ -319,7 +325,7 @@ class Reservoir:
             lookup.discount.take(segment),
             self._stratum_weights().take(stratum),
             (flags >> 1).view(np.bool_),
-            lookup.env.take(segment).astype(np.int64),
+            lookup.env.take(segment),
         )
 
     def previous(self, index: np.ndarray) -> np.ndarray:
@@ -339,19 +345,18 @@ class Reservoir:
             "common": [self._common, self._votes, self._offered, self._uncommon],
             "segments": {name: table[name].copy() for name in table if name != "start"},
             "rows": {name: array[positions] for name, array in self._arrays.items()},
-            "rng": self.rng.bit_generator.state,
         }
 
     @classmethod
-    def from_state(cls, state: Mapping[str, Any], form: Form, segment: int) -> Reservoir:
+    def from_state(
+        cls, state: Mapping[str, Any], form: Form, segment: int, rng: np.random.Generator
+    ) -> Reservoir:
         """What `state_dict` gave; KeyError, TypeError or ValueError where it is damaged."""
-        rng = np.random.default_rng(0)
-        rng.bit_generator.state = dict(state["rng"])
         made = cls(natural(state["capacity"]), form, rng)
         made.seen = [natural(rows) for rows in state["seen"]]
         made._threshold = array_of(state["threshold"], "threshold", (len(STRATA),), np.float64)
         common, *counts = state["common"]
-        made._common = float(common)
+        made._common = number(common)
         made._votes, made._offered, made._uncommon = (natural(count) for count in counts)
         given = state["segments"]
         for name, dtype in _TABLE.items():
@@ -380,8 +385,8 @@ class Reservoir:
         for name in ("observation", "action", "reward"):
             if self._arrays[name].dtype.kind == "f" and not np.isfinite(self._arrays[name]).all():
                 raise ValueError(f"{name} is not finite")
-        if not np.isfinite([*table["discount"], self._common]).all() or (self._arrays["flags"] > 3).any():
-            raise ValueError("discount, the most common reward or the ends of episodes are none")
+        if not np.isfinite(table["discount"]).all() or (self._arrays["flags"] > 3).any():
+            raise ValueError("discount or the ends of episodes are none")
 
 
 def _layout(form: Form) -> dict[str, tuple[tuple[int, ...], Any]]:

@@ -110,7 +110,9 @@ def _numbers(value: object) -> np.ndarray | None:
     """``value`` as a float64 array of finite numbers, copied; None if it is not one."""
     given = value.numpy(force=True) if isinstance(value, Tensor) else value
     try:
-        array = np.array(given, dtype=np.float64)
+        array = np.array(given)
     except (TypeError, ValueError):
         return None
-    return array if np.isfinite(array).all() else None
+    if array.dtype.kind not in "iuf" or not np.isfinite(array).all():
+        return None
+    return array.astype(np.float64)

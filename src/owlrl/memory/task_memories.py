@@ -8,10 +8,14 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from owlrl._arguments import Arguments, own_seed
 from owlrl.errors import OwlValueError
 from owlrl.memory.incoming import natural
-from owlrl.memory.task_memory import TaskMemory, readable_bytes
+from owlrl.memory.reservoir import Found
+from owlrl.memory.task_memory import TaskMemory, readable_bytes, to_transitions
+from owlrl.types import Transitions
 
 __all__ = ["TaskMemories"]
 
@@ -33,6 +37,7 @@ class TaskMemories(Mapping[str, TaskMemory]):
         seed: each task's memory gets a seed made of this one and the task's name; by default
             from torch's global seed, which is read and not advanced.
 
+    >>> import numpy as np
     >>> import torch
     >>> from owlrl.memory import TaskMemories
     >>> from owlrl.types import Transitions
@@ -45,6 +50,8 @@ class TaskMemories(Mapping[str, TaskMemory]):
     ...     memory.settle()
     >>> memories
     TaskMemories(2 tasks, 1,000 rows, 38.9 KB of at most 1.0 GB)
+    >>> memories.gather({"left": np.array([0, 7]), "right": np.array([3])}).env
+    tensor([0, 0, 0])
     >>> memories.forget("left")
     >>> list(memories)
     ['right']
@@ -105,6 +112,25 @@ class TaskMemories(Mapping[str, TaskMemory]):
         return TaskMemory(
             self.rows, segment=self.segment, quarantine=self.quarantine, seed=int.from_bytes(digest, "big")
         )
+
+    def gather(self, picks: Mapping[str, np.ndarray]) -> Transitions:
+        """Rows of several tasks, one task after the other: `TaskMemory.gather` for each, in one go.
+
+        Args:
+            picks: the numbers of the rows of each task; their observations and actions have one form.
+        """
+        if not picks:
+            raise OwlValueError("TaskMemories.gather: picks is empty; expected the rows of at least one task")
+        found = [self._memories[task].found(np.asarray(numbers)) for task, numbers in picks.items()]
+        try:
+            columns = Found(*(np.concatenate(column) for column in zip(*found, strict=True)))
+        except ValueError as error:
+            raise OwlValueError(
+                f"TaskMemories.gather: rows of {', '.join(map(repr, picks))} differ in form ({error}); "
+                "gather them one by one"
+            ) from None
+        known = all(self._memories[task].truncation_known for task in picks)
+        return to_transitions(columns, np.concatenate(list(picks.values())), known)
 
     def forget(self, task: str) -> None:
         """Drop the memory of ``task``, if there is one."""

@@ -12,14 +12,26 @@ from torch import Tensor
 from owlrl._arguments import Arguments, own_generator
 from owlrl.errors import OwlError, OwlStateError, OwlTypeError, OwlValueError
 from owlrl.memory.incoming import Columns, Form, Incoming, checked_rows, in_time_order, natural, taken
-from owlrl.memory.reservoir import STRATA, Reservoir
+from owlrl.memory.reservoir import STRATA, Found, Reservoir
 from owlrl.memory.scaling import Scaling
 from owlrl.types import Transitions
 
-__all__ = ["TaskMemory", "readable_bytes"]
+__all__ = ["TaskMemory", "readable_bytes", "to_transitions"]
 
 PIECE = 4096  # rows taken in at a time
 GENERATOR = 0x6D656D  # tells the generator from others of the same seed
+_STATE = (
+    "_capacity",
+    "_quarantine",
+    "_rng",
+    "_incoming",
+    "_reservoir",
+    "_truncation_known",
+    "_seen",
+    "_version",
+    "_settled",
+    "_scaling",
+)
 
 
 class TaskMemory:
@@ -37,8 +49,9 @@ class TaskMemory:
     What one stratum does not need, the others use. ``weight`` of a row is (rows seen / rows kept) of its
     stratum, scaled to mean 1: weighted means over the memory estimate means over everything seen.
 
-    A row can be drawn once its segment is complete and it is out of quarantine; `settle` lets all in. Call
-    it when a task is left. All visits of a task are one stream: go on with `add` on the same object.
+    Rows come in some dozens at a time, once they are out of quarantine and their segment is complete;
+    `settle` lets all in. Call it when a task is left. All visits of a task are one stream: go on with `add`
+    on the same object.
 
     Rows are copied and stored raw, in their own dtype; one observation that is the next of one row and the
     first of the next row is stored once. The first rows decide shapes and dtypes.
@@ -137,6 +150,11 @@ class TaskMemory:
         return self._version
 
     @property
+    def truncation_known(self) -> bool:
+        """Whether all rows came with ``truncated``; if not, rows are given without it."""
+        return self._truncation_known
+
+    @property
     def strata(self) -> dict[str, tuple[int, int]]:
         """Rows seen and rows kept of each stratum."""
         if self._reservoir is None:
@@ -185,9 +203,8 @@ class TaskMemory:
         columns = in_time_order(columns)
         for low in range(0, count, PIECE):
             piece = columns if count <= PIECE else taken(columns, slice(low, low + PIECE))
-            self._incoming.add(
-                piece, truncation_known=rows.truncated is not None, quarantine=self._quarantine
-            )
+            self._incoming.add(piece)
+            self._incoming.release(self._quarantine)
             if self._incoming.ready:
                 self._let_in()
         if self._changed is not None:
@@ -269,6 +286,10 @@ class TaskMemory:
         Numbers are good while `version` is the same. Over all rows ``weight`` has mean 1.
         """
         numbers = index.numpy(force=True) if isinstance(index, Tensor) else np.asarray(index)
+        return to_transitions(self.found(numbers), numbers, self._truncation_known)
+
+    def found(self, numbers: np.ndarray) -> Found:
+        """As `gather`, as arrays."""
         if numbers.dtype != np.int64 or numbers.ndim != 1:
             numbers = self._as_numbers(numbers)
         if self._reservoir is None:
@@ -280,23 +301,12 @@ class TaskMemory:
                 f"TaskMemory.gather: index runs from {numbers.min()} to {numbers.max()}; "
                 f"expected 0 to {len(self) - 1} (has version changed since the numbers were made?)"
             ) from None
-        observation, action, reward, after, terminated, discount, weight, truncated, env = found
-        if self._scaling is not None:
-            observation, after = self._scaling.observation(observation), self._scaling.observation(after)
-            reward = self._scaling.reward(reward)
-        tensor = torch.from_numpy
-        return Transitions(
-            tensor(observation),
-            tensor(action),
-            tensor(reward),
-            tensor(after),
-            tensor(terminated),
-            tensor(discount),
-            tensor(weight),
-            numbers,
-            None,
-            tensor(truncated) if self._truncation_known else None,
-            tensor(env),
+        if self._scaling is None:
+            return found
+        return found._replace(
+            observation=self._scaling.observation(found.observation),
+            reward=self._scaling.reward(found.reward),
+            next_observation=self._scaling.observation(found.next_observation),
         )
 
     def _as_numbers(self, index: np.ndarray) -> np.ndarray:
@@ -373,31 +383,7 @@ class TaskMemory:
         thinned.
         """
         try:
-            segment = state_dict["segment"]
-            if segment != self.segment:
-                raise ValueError(f"segment is {segment!r} in the state; expected {self.segment}")
-            form = None if state_dict["form"] is None else Form.from_state(state_dict["form"])
-            incoming = Incoming.from_state(self.segment, state_dict["incoming"], form)
-            reservoir = (
-                None if form is None else Reservoir.from_state(state_dict["reservoir"], form, self.segment)
-            )
-            numbers = {
-                name: natural(state_dict[name]) for name in ("capacity", "quarantine", "seen", "version")
-            }
-            flags = {name: state_dict[name] for name in ("settled", "truncation_known")}
-            if not all(isinstance(flag, bool) for flag in flags.values()):
-                raise ValueError(f"{flags} are not True or False")
-            rng = np.random.default_rng(0) if reservoir is None else reservoir.rng
-            if reservoir is None:
-                rng.bit_generator.state = dict(state_dict["rng"])
-            scaling = None if state_dict["scaling"] is None else Scaling.from_state(state_dict["scaling"])
-            if (
-                scaling is not None
-                and form is not None
-                and (problem := scaling.problem(form.observation_shape))
-            ):
-                raise ValueError(problem)
-            self._check_numbers(numbers, reservoir, incoming)
+            loaded = self._loaded(state_dict)
         except (
             KeyError,
             TypeError,
@@ -408,31 +394,42 @@ class TaskMemory:
             OwlError,
         ) as error:
             raise OwlValueError(
-                f"TaskMemory.load_state_dict: the state does not fit or is damaged ({type(error).__name__}: "
-                f"{error}); pass what state_dict() gave"
+                "TaskMemory.load_state_dict: the state does not fit or is damaged "
+                f"({type(error).__name__}: {error}); pass what state_dict() gave"
             ) from error
-        self._incoming, self._reservoir, self._rng, self._scaling = incoming, reservoir, rng, scaling
-        self._capacity, self._quarantine = numbers["capacity"], numbers["quarantine"]
-        self._seen, self._version = numbers["seen"], numbers["version"]
-        self._settled, self._truncation_known = flags["settled"], flags["truncation_known"]
+        for name in _STATE:
+            setattr(self, name, getattr(loaded, name))
         if self._capacity > self._most:
             self.thin(self._most)
         elif self._changed is not None:
             self._changed()
 
-    def _check_numbers(
-        self, numbers: dict[str, int], reservoir: Reservoir | None, incoming: Incoming
-    ) -> None:
-        """ValueError unless what was counted agrees with the rows that are there."""
-        counted = incoming.rows + (0 if reservoir is None else sum(reservoir.seen))
-        if numbers["seen"] != counted:
-            raise ValueError(f"seen is {numbers['seen']}; expected {counted} by the rows there")
-        if numbers["capacity"] < self.segment or (
-            reservoir is not None and reservoir.capacity != numbers["capacity"]
-        ):
-            raise ValueError(f"capacity is {numbers['capacity']}")
-        if incoming.quarantined > 0 and reservoir is None:
-            raise ValueError("there are rows in quarantine and no form of a row")
+    def _loaded(self, state: dict[str, Any]) -> TaskMemory:
+        """A memory as ``state`` says; KeyError, TypeError, ValueError or such where it is damaged."""
+        if state["segment"] != self.segment:
+            raise ValueError(f"segment is {state['segment']!r} in the state; expected {self.segment}")
+        made = TaskMemory(natural(state["capacity"]), segment=self.segment, quarantine=state["quarantine"])
+        made._rng.bit_generator.state = dict(state["rng"])
+        form = None if state["form"] is None else Form.from_state(state["form"])
+        made._incoming = Incoming.from_state(self.segment, state["incoming"], form)
+        counted = made._incoming.rows
+        if form is not None:
+            reservoir = Reservoir.from_state(state["reservoir"], form, self.segment, made._rng)
+            if reservoir.capacity != made.capacity:
+                raise ValueError(f"capacity is {made.capacity} and {reservoir.capacity}")
+            made._reservoir = reservoir
+            counted += sum(reservoir.seen)
+        elif state["reservoir"] is not None:
+            raise ValueError("there are rows and no form of a row")
+        if state["scaling"] is not None:
+            made.scaling = Scaling.from_state(state["scaling"])
+        made._seen, made._version = natural(state["seen"]), natural(state["version"])
+        if made._seen != counted:
+            raise ValueError(f"seen is {made._seen}; expected {counted} by the rows there")
+        made._settled, made._truncation_known = state["settled"], state["truncation_known"]
+        if not isinstance(made._settled, bool) or not isinstance(made._truncation_known, bool):
+            raise ValueError("settled or truncation_known is not True or False")
+        return made
 
     def __repr__(self) -> str:
         waiting = f", {self.waiting:,} waiting" if self.waiting else ""
@@ -440,6 +437,33 @@ class TaskMemory:
             f"TaskMemory({len(self):,} of at most {self._capacity:,} rows, {self._seen:,} seen{waiting}, "
             f"{readable_bytes(self.nbytes)})"
         )
+
+
+def to_transitions(found: Found, numbers: np.ndarray, truncation_known: bool) -> Transitions:
+    """Gathered arrays as `Transitions`, which share their memory.
+
+    >>> import numpy as np
+    >>> from owlrl.memory.reservoir import Found
+    >>> from owlrl.memory.task_memory import to_transitions
+    >>> one = np.zeros(1, np.float32)
+    >>> len(to_transitions(Found(*[one] * 9), np.arange(1), True))
+    1
+    """
+    tensor = torch.from_numpy
+    observation, action, reward, after, terminated, discount, weight, truncated, env = found
+    return Transitions(
+        tensor(observation),
+        tensor(action),
+        tensor(reward),
+        tensor(after),
+        tensor(terminated),
+        tensor(discount),
+        tensor(weight),
+        numbers,
+        None,
+        tensor(truncated) if truncation_known else None,
+        tensor(env),
+    )
 
 
 def readable_bytes(count: int) -> str:
