@@ -118,7 +118,7 @@ def _mixtures(
     if predictions is None:
         raise OwlTypeError(
             f"GaussianNLLEvidence: {type(learner).__name__} has no predictions(rows, heads); expected a "
-            "learner whose critics predict a variance, such as ActorCriticLearner(..., q=GaussianQ()); without "
+            "learner whose critics predict a variance, as in ActorCriticLearner(..., q=GaussianQ()); without "
             "one use TDErrorEvidence"
         )
     with torch.no_grad():

@@ -278,7 +278,7 @@ class ModelEvidence(Evidence):
         self,
         *,
         encode: Callable[[Tensor], Tensor] | None = None,
-        features: int = 256,
+        features: int = 192,
         outputs: int = 32,
         ridge: float = 1e-5,
         samples: int = 20_000,
@@ -335,14 +335,13 @@ class ModelEvidence(Evidence):
         assert self._map is not None
         models, scales = self._stacked(heads)
         x, y = self._features(self._map, rows), self._outcomes(self._map, rows)
-        out = (
-            (models @ torch.from_numpy(x).T).view(len(heads), -1, len(rows)).numpy()
-        )  # (n, O + 1 + probes, B)
-        error, wide = y.T - out[:, : y.shape[1]], y.shape[1] - 1
-        surprise = np.sqrt(_squares(error[:, :wide]) / wide)
-        leverage = _squares(out[:, wide + 1 :])
-        seen = cautious_loss(surprise, scales[:, :1], leverage, clip=self.clip)
-        return seen + cautious_loss(np.abs(error[:, wide]), scales[:, 1:], leverage, clip=self.clip)
+        out = F.linear(torch.from_numpy(x), models).view(len(rows), len(heads), -1).numpy()
+        error, wide = y[:, None] - out[..., : y.shape[1]], y.shape[1] - 1  # (B, n, outputs + 1)
+        surprise = np.sqrt(_squares(error[..., :wide]) / wide)
+        leverage = _squares(out[..., wide + 1 :])
+        total = cautious_loss(surprise, scales[:, 0], leverage, clip=self.clip)
+        total += cautious_loss(np.abs(error[..., wide]), scales[:, 1], leverage, clip=self.clip)
+        return total.T
 
     def state_dict(self) -> dict[str, Any]:
         """The models, and what the random features are made from."""
@@ -401,8 +400,8 @@ class ModelEvidence(Evidence):
 
 
 def _squares(x: Array) -> Array:
-    """Sums of squares over the middle axis, (n, O, B) → (n, B)."""
-    total: Array = np.einsum("nob,nob->nb", x, x)
+    """Sums of squares over the last axis."""
+    total: Array = np.einsum("bno,bno->bn", x, x)
     return total
 
 
