@@ -36,13 +36,13 @@ def fingerprint(*things: Any) -> str:
     True
     """
     digest = hashlib.sha256()
-    for text in _texts(things, set()):
+    for text in _texts(things, {}):
         digest.update(text.encode("utf-8", "replace"))
         digest.update(b"\0")
     return digest.hexdigest()[:16]
 
 
-def _texts(thing: Any, seen: set[int]) -> Iterator[str]:
+def _texts(thing: Any, seen: dict[int, Any]) -> Iterator[str]:
     if isinstance(thing, PLAIN):
         yield repr(thing)
         return
@@ -53,11 +53,11 @@ def _texts(thing: Any, seen: set[int]) -> Iterator[str]:
     if id(thing) in seen:
         yield "…"
         return
-    seen.add(id(thing))
+    seen[id(thing)] = thing  # and kept alive, or another object may get its id
     yield from _parts(thing, seen)
 
 
-def _parts(thing: Any, seen: set[int]) -> Iterator[str]:
+def _parts(thing: Any, seen: dict[int, Any]) -> Iterator[str]:
     if isinstance(thing, list | tuple):
         for item in thing:
             yield from _texts(item, seen)
@@ -90,7 +90,7 @@ def _own(module: str | None) -> bool:
     return file is None or not file.startswith(LIBRARIES)
 
 
-def _function(function: types.FunctionType, seen: set[int]) -> Iterator[str]:
+def _function(function: types.FunctionType, seen: dict[int, Any]) -> Iterator[str]:
     yield function.__qualname__
     if not _own(function.__module__):
         yield str(function.__module__)
@@ -108,7 +108,7 @@ def _function(function: types.FunctionType, seen: set[int]) -> Iterator[str]:
             yield from _texts(function.__globals__[name], seen)
 
 
-def _code(code: types.CodeType, seen: set[int]) -> Iterator[str]:
+def _code(code: types.CodeType, seen: dict[int, Any]) -> Iterator[str]:
     yield code.co_code.hex()
     yield repr(code.co_names)
     for constant in code.co_consts:
@@ -124,7 +124,7 @@ def _names(code: types.CodeType) -> set[str]:
     return set(code.co_names).union(*map(_names, inner))
 
 
-def _class(kind: type, seen: set[int]) -> Iterator[str]:
+def _class(kind: type, seen: dict[int, Any]) -> Iterator[str]:
     yield f"{kind.__module__ if not _own(kind.__module__) else ''}{kind.__qualname__}"
     if not _own(kind.__module__):
         return
