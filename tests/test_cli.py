@@ -12,7 +12,7 @@ import pytest
 
 from owlrl import cli
 from owlrl.cli import main
-from owlrl.experiments import METHODS, STUDIES, Study, fanout, training
+from owlrl.experiments import METHODS, STUDIES, StudyPlan, fanout, training
 from tests.experiments.helpers import tiny
 
 SMALL = ["--frames", "128", "--episodes", "2", "--policies", "oracle", "random"]
@@ -286,7 +286,7 @@ def test_reproduce_prints_tables_and_failures(tmp_path, capsys, monkeypatch):
     def make(seed):
         return [tiny(seed=seed, frames=128), tiny(seed=seed, frames=64, method="owl")]
 
-    monkeypatch.setitem(STUDIES, "small", Study("two", make))
+    monkeypatch.setitem(STUDIES, "small", StudyPlan("two", make))
     real = fanout.run_experiment
 
     def failing(run):

@@ -137,7 +137,7 @@ def test_backends_are_configured(tmp_path, monkeypatch):
     assert len(run_all(runs(2), tmp_path / "a", jobs=2, progress=False)) == 2
     assert len(run_all(runs(1), tmp_path / "b", backend="dask", scheduler="tcp://x:1", progress=False)) == 1
     local, cluster = fakes["joblib"].settings
-    assert local == {"backend": "loky", "n_jobs": 2}
+    assert local == {"backend": "loky", "n_jobs": 2, "inner_max_num_threads": 1}
     assert cluster["backend"] == "dask" and cluster["client"].address == "tcp://x:1"
     with pytest.raises(OwlValueError, match=r"scheduler is 'nonsense'.*missing port.*tcp://host:8786"):
         run_all(runs(1), tmp_path / "c", backend="dask", scheduler="nonsense", progress=False)

@@ -29,8 +29,8 @@ from owlrl.errors import OwlStateError, OwlValueError
 from owlrl.experiments.config import Run
 from owlrl.experiments.episodes import Lanes, greedy_success
 from owlrl.experiments.evidence import EvidenceSet, make_evidence
-from owlrl.experiments.methods import Method
 from owlrl.experiments.policies import ORACLE, SELECTORS, parse_policy
+from owlrl.experiments.recipes import Recipe
 from owlrl.experiments.tasks import resolve_unseen, table_of, tables_of
 from owlrl.learners import DQN, DQNConfig
 from owlrl.protocols import OffPolicyLearner
@@ -263,7 +263,7 @@ def _make_agent(run: Run, tables: Sequence[Table]) -> DQN:
 
 
 def _make_replay(
-    method: Method, config: DQNConfig, env: TabulatedVectorEnv, seed: int, num_tasks: int
+    method: Recipe, config: DQNConfig, env: TabulatedVectorEnv, seed: int, num_tasks: int
 ) -> Replay:
     common: dict[str, Any] = {
         "observation_space": env.single_observation_space,

@@ -11,11 +11,11 @@ from typing import Any
 from owlrl.errors import OwlValueError
 from owlrl.experiments.config import Run
 from owlrl.experiments.fanout import Attempt, Backend, run_all
-from owlrl.experiments.methods import METHODS
+from owlrl.experiments.recipes import METHODS
 from owlrl.experiments.results import Result, load_results, read_result, result_path
 from owlrl.experiments.tables import markdown_tables
 
-__all__ = ["STUDIES", "Study", "reproduce", "study_runs", "study_table"]
+__all__ = ["STUDIES", "StudyPlan", "reproduce", "study_runs", "study_table"]
 
 HEADLINE = ("experience-replay", "owl", "owl-memory")
 FRAMES = 120_000
@@ -25,7 +25,7 @@ WIDE_FRAMES = 160_000  # of a crossing with 7 actions, of which 4 do nothing the
 
 
 @dataclass(frozen=True)
-class Study:
+class StudyPlan:
     """A comparison with a name.
 
     Attributes:
@@ -134,19 +134,23 @@ def _pendulum(seed: int) -> list[Run]:
     return together + [run for angle in ("90", "-90") for run in runs(("owl-no-ewc",), angle, **whole)]
 
 
-STUDIES: dict[str, Study] = {
-    "crossroads": Study("tasks that contradict each other, with and without breadcrumbs", _crossroads),
-    "sc3": Study("three crossings, one pass", lambda seed: _compare(HEADLINE, "SC3", seed)),
-    "sc5": Study("five crossings, one pass, and 100 unseen levels", _sc5),
-    "unseen": Study("100 unseen levels after five crossings, with the convolution", _unseen),
-    "sc12": Study("all twelve screened crossings, one pass", lambda seed: _compare(HEADLINE, "SC12", seed)),
-    "sc3+dk2": Study("three crossings and two doors, one pass", _doors),
-    "headline": Study("sc3 and sc5", lambda seed: STUDIES["sc3"].make(seed) + STUDIES["sc5"].make(seed)),
-    "ablations": Study("the paper's ablations on five crossings, one pass", _ablations),
-    "revisits": Study("what matters when tasks come back: two crossings, two rounds", _revisits),
-    "strengths": Study("how strong each guard should be, on three crossings", _strengths),
-    "pendulum": Study("two opposed Pendulums, three rounds as in the paper; and each by itself", _pendulum),
-    "alone": Study("each crossing by itself, the reference of forward transfer", _alone),
+STUDIES: dict[str, StudyPlan] = {
+    "crossroads": StudyPlan("tasks that contradict each other, with and without breadcrumbs", _crossroads),
+    "sc3": StudyPlan("three crossings, one pass", lambda seed: _compare(HEADLINE, "SC3", seed)),
+    "sc5": StudyPlan("five crossings, one pass, and 100 unseen levels", _sc5),
+    "unseen": StudyPlan("100 unseen levels after five crossings, with the convolution", _unseen),
+    "sc12": StudyPlan(
+        "all twelve screened crossings, one pass", lambda seed: _compare(HEADLINE, "SC12", seed)
+    ),
+    "sc3+dk2": StudyPlan("three crossings and two doors, one pass", _doors),
+    "headline": StudyPlan("sc3 and sc5", lambda seed: STUDIES["sc3"].make(seed) + STUDIES["sc5"].make(seed)),
+    "ablations": StudyPlan("the paper's ablations on five crossings, one pass", _ablations),
+    "revisits": StudyPlan("what matters when tasks come back: two crossings, two rounds", _revisits),
+    "strengths": StudyPlan("how strong each guard should be, on three crossings", _strengths),
+    "pendulum": StudyPlan(
+        "two opposed Pendulums, three rounds as in the paper; and each by itself", _pendulum
+    ),
+    "alone": StudyPlan("each crossing by itself, the reference of forward transfer", _alone),
 }
 
 
