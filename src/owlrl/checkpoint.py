@@ -240,7 +240,7 @@ class _Array:
         """Its numbers as a numpy array, without a copy if they are on the CPU."""
         if isinstance(self.value, np.ndarray):
             return self.value
-        tensor = self.value.detach().cpu()
+        tensor = self.value.detach().cpu().resolve_neg()
         if self.dtype not in NUMPY_TYPES:
             tensor = tensor.view(torch.int16 if self.itemsize == 2 else torch.uint8)
         return tensor.numpy()
@@ -302,23 +302,23 @@ def _key(key: object, where: str) -> str | int:
     return key
 
 
-def _unflatten(value: Any, arrays: dict[str, Tensor | np.ndarray]) -> Any:
+def _unflatten(value: Any, arrays: dict[str, Tensor]) -> Any:
     """The tree of a skeleton; takes every array out of ``arrays``."""
     if not isinstance(value, dict | list):
         return value
     if not isinstance(value, dict) or len(value) != 1:
-        raise _Unreadable("has a header that save does not write")
+        raise _Unreadable(UNLIKE)
     ((kind, content),) = value.items()
     if kind in ("tensor", "array"):
         found = arrays.pop(content)
-        return found.numpy() if kind == "array" and isinstance(found, Tensor) else found
+        return found.numpy() if kind == "array" else found
     if kind == "list" and isinstance(content, list):
         return [_unflatten(item, arrays) for item in content]
     if kind == "dict" and isinstance(content, list):
         tree = {key: _unflatten(item, arrays) for key, item in content}
         if len(tree) == len(content) and all(type(key) in (str, int) for key in tree):
             return tree
-    raise _Unreadable("has a header that save does not write")
+    raise _Unreadable(UNLIKE)
 
 
 # ---------------------------------------------------------------------------------------------- the container
@@ -377,6 +377,7 @@ class _Unreadable(Exception):
 
 CUT_SHORT = "was it cut short or damaged on its way? Copy it again, or go back to an earlier one"
 DAMAGED = "is damaged: what is in it does not match its digest; go back to an earlier copy"
+UNLIKE = "is not as save writes files, damaged or made on purpose; go back to one that save wrote"
 
 
 def _read(file: BinaryIO, size: int) -> Any:
@@ -384,7 +385,7 @@ def _read(file: BinaryIO, size: int) -> Any:
     header = _read_header(file, size)
     skeleton, entries = _parse_header(header, size - 8 - len(header))
     digest = hashlib.sha256()
-    arrays: dict[str, Tensor | np.ndarray] = {}
+    arrays: dict[str, Tensor] = {}
     for name, dtype, shape in entries:
         tensor = torch.empty(shape, dtype=TORCH_TYPES[dtype])
         raw = tensor.reshape(-1).view(torch.uint8).numpy()
@@ -393,13 +394,13 @@ def _read(file: BinaryIO, size: int) -> Any:
             _fill(file, piece)
             digest.update(piece)
         if dtype == "BOOL" and len(raw) and raw.max() > 1:
-            raise _Unreadable(DAMAGED)
+            raise _Unreadable(UNLIKE)
         arrays[name] = tensor
     if digest.hexdigest().encode() != header[DATA_DIGEST] or file.read(1):
         raise _Unreadable(DAMAGED)
     state = _unflatten(skeleton, arrays)
     if arrays:
-        raise _Unreadable("has a header that save does not write")
+        raise _Unreadable(UNLIKE)
     return state
 
 
@@ -467,10 +468,10 @@ def _parse_header(header: bytes, room: int) -> tuple[Any, list[tuple[str, str, t
     for name, about in sorted(described.items(), key=lambda item: item[1]["data_offsets"]):
         dtype, shape, offsets = about["dtype"], about["shape"], about["data_offsets"]
         if not all(type(n) is int and n >= 0 for n in (*shape, *offsets)) or dtype not in TORCH_TYPES:
-            raise _Unreadable("has a header that save does not write")
+            raise _Unreadable(UNLIKE)
         size = math.prod(shape) * TORCH_TYPES[dtype].itemsize
         if offsets != [end, end + size]:
-            raise _Unreadable("has a header that save does not write")
+            raise _Unreadable(UNLIKE)
         end += size
         entries.append((name, dtype, tuple(shape)))
     if end != room:

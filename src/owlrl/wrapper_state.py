@@ -523,6 +523,8 @@ def _undo_item(item: Stateful) -> Callable[[], None]:
     optimizers = [_undo_optimizer(v) for v in before.values() if isinstance(v, Optimizer)]
 
     def put(names: set[str]) -> None:
+        for name in set(attributes) - set(before):
+            del attributes[name]
         for name in names:
             attributes[name] = before[name]
             if name in contents:
@@ -532,8 +534,6 @@ def _undo_item(item: Stateful) -> Callable[[], None]:
                     before[name][...] = values[name]
 
     def back() -> None:
-        for name in set(attributes) - set(before):
-            del attributes[name]
         put(set(before))
         with suppress(Exception):  # one that never takes a state; whether it is as before is seen below
             load_own_state(item, state)

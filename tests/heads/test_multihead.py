@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from owlrl.errors import OwlError, OwlTypeError, OwlValueError
+from owlrl.errors import OwlError, OwlStateError, OwlTypeError, OwlValueError
 from owlrl.heads import DuelingHead, MultiHeadQ, dueling_q, promote_output_layers
 from owlrl.protocols import MultiHead
 
@@ -381,3 +381,22 @@ def _promoted():
     network = promote_output_layers(nn.Sequential(nn.Linear(4, 3)).double())
     network.add_head()
     return network
+
+
+@pytest.mark.parametrize("dueling", [False, True])
+def test_the_last_head_is_removed_again(dueling):
+    q, x = MultiHeadQ(nn.Linear(4, 8), 8, 2, dueling=dueling), torch.randn(3, 4)
+    q.add_head()
+    q.add_head(num_actions=3)
+    kept = q(x, head=0), q(x, head=1)
+    with torch.no_grad():
+        q.all_heads(x)
+    q.remove_last_head()
+    assert q.num_heads == 2 and torch.allclose(q.all_heads(x), torch.stack(kept))
+    q.activate(1)
+    with pytest.raises(OwlStateError, match="2 heads and 1 is active"):
+        q.remove_last_head()
+    q.activate(0)
+    q.remove_last_head()
+    with pytest.raises(OwlStateError, match="there is 1 head"):
+        q.remove_last_head()
