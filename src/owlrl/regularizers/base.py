@@ -36,17 +36,17 @@ MEASURED = 16  # every so many pulls their size is compared with the learner's g
 class Regularizer:
     """Base of all regularizers: write `remember` and `term`, and it works in `OwlWrapper`.
 
-    The base knows the networks (`bind`), adds the gradient of each network's ``strength * term(name)`` right
-    before an optimizer steps (`attach`), sums the terms for a loss of one's own (`penalty`), forgets tasks and
-    saves what was put into ``kept``.
+    The base knows the networks (`bind`), adds the gradient of each network's ``strength * term(name)``
+    right before an optimizer steps (`attach`), sums the terms for a loss of one's own (`penalty`),
+    forgets tasks and saves what was put into ``kept``.
 
     A step pre-hook sees gradients that are complete whatever the loop does: accumulated, unscaled by a
     ``GradScaler``, zeroed in place or set to None. It comes after the learner's own gradient clipping. A
     parameter that a term does not reach keeps its gradient, or its None.
 
     Args:
-        strength: factor of the term, or one per network name, e.g. ``{"actor": 10.0, "critic": 500.0}``, where
-            "critic" stands for "critic_0", "critic_1", … too; 0 leaves a network free.
+        strength: factor of the term, or one per network name, e.g. ``{"actor": 10.0, "critic": 500.0}``,
+            where "critic" stands for "critic_0", "critic_1", … too; 0 leaves a network free.
 
     Attributes:
         kept: what is kept, by task and network name; tensors, numbers, strings, lists and dicts are saved.
@@ -69,7 +69,7 @@ class Regularizer:
     ...     def term(self, name):
     ...         own = self.networks[name].shared_parameters()
     ...         old = [entry[name] for entry in self.kept.values() if name in entry]
-    ...         return sum((own[key] - p).square().sum() for entry in old for key, p in entry.items()) if old else None
+    ...         return sum((own[k] - p).square().sum() for o in old for k, p in o.items()) if old else None
     >>> q = MultiHeadQ(nn.Linear(4, 8), 8, 2)
     >>> optimizer = torch.optim.SGD(q.parameters(), lr=0.1)
     >>> near = StayNear(500.0)
@@ -85,7 +85,7 @@ class Regularizer:
         arguments.check()
         self.kept: dict[str, dict[str, Any]] = {}
         self.networks: dict[str, MultiHead] = {}
-        self.learner: OffPolicyLearner | None = None
+        self.learner: Any = None
         self.memories: Mapping[str, Any] | None = None
         self._attached: list[tuple[Optimizer, RemovableHandle]] = []
         self._unbound: list[str] = []  # networks of which something is kept and that are not known
@@ -95,7 +95,7 @@ class Regularizer:
     # --- to be written by a subclass ---
 
     def remember(self, task: str, context: Mapping[str, Consolidation]) -> None:
-        """Keep what ``task`` needs; a task seen before replaces its own. Called when a task has been learned."""
+        """Keep what ``task``, which has just been learned, needs; a task seen before replaces its own."""
         raise NotImplementedError(f"{type(self).__name__}.remember")
 
     def term(self, name: str) -> Tensor | None:
@@ -240,7 +240,7 @@ class Regularizer:
         *,
         every_name: bool,
     ) -> list[str]:
-        """What is kept and does not fit ``networks``; with ``every_name`` also for networks that are missing."""
+        """What is kept and does not fit ``networks``; with ``every_name`` also networks that are missing."""
         found = [
             f"something is kept for network {name!r}; the networks are {sorted(networks)}"
             for name in _names(kept)
@@ -397,7 +397,7 @@ def check_strength(arguments: Arguments, strength: Any, *, none: bool = False) -
 
 
 def strength_of(strength: Strength | None, network: str) -> float:
-    """The strength for one network; "critic" stands for "critic_0", "critic_1", … as well; None counts as 1."""
+    """The strength for one network; "critic" stands for "critic_0", "critic_1", … too; None counts as 1."""
     if strength is None:
         return 1.0
     return float(strength[_key(strength, network)] if isinstance(strength, Mapping) else strength)
@@ -433,7 +433,7 @@ def _names(kept: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def _copied(tree: Any) -> Any:
-    """The same nest of dicts and lists with copies of all tensors: parts of one tensor cannot be saved apart."""
+    """The same nest with copies of all tensors: parts of one tensor cannot be saved apart."""
     if isinstance(tree, Tensor):
         return tree.detach().clone()
     if isinstance(tree, Mapping):

@@ -90,7 +90,7 @@ class CombinedRegularizer(Regularizer):
         return gradients
 
     def attach(self, optimizer: Optimizer) -> None:
-        """Add the sum before every ``optimizer.step()``; refused twice, and where a part is attached itself."""
+        """Add the sum before every ``optimizer.step()``; refused twice, and where a part is attached."""
         if any(other is optimizer for part in self._parts for other, _ in part._attached):
             raise OwlStateError(
                 f"CombinedRegularizer.attach: a part is attached to this {type(optimizer).__name__} already, "

@@ -66,9 +66,9 @@ def _row_errors(output: Tensor, stored: Tensor) -> Tensor:
 def output_spread(outputs: Tensor, *, each: bool = False) -> Tensor:
     """The unit that drift is measured in: how far a head's outputs (N, A) are apart, (A,).
 
-    For Q-values what chooses the action: the root mean square of ``Q(s, a) − mean_a Q(s, a)``. For one output,
-    and with ``each`` (an actor's outputs), the standard deviation of every output over rows. Spreads below 1 %
-    of all outputs' deviation (with ``each`` 10 % of the widest output's) count as that much.
+    For Q-values what chooses the action: the root mean square of ``Q(s, a) − mean_a Q(s, a)``. For one
+    output, and with ``each`` (an actor's outputs), the standard deviation of every output over rows. Spreads
+    below 1 % of the widest output's deviation (with ``each`` 10 %) count as that much.
 
     >>> import torch
     >>> from owlrl.regularizers import output_spread
@@ -90,7 +90,7 @@ def output_spread(outputs: Tensor, *, each: bool = False) -> Tensor:
 
 
 class _Batch(NamedTuple):
-    """B rows of several tasks: inputs, stored outputs and their unit (B, A), and whose head each row is (B,)."""
+    """B rows of several tasks: inputs, stored outputs and their unit (B, A), and each row's head (B,)."""
 
     tasks: list[str]
     of_row: np.ndarray  # which of the tasks, (B,)
@@ -110,26 +110,28 @@ class _Compared(NamedTuple):
 class DistillationRegularizer(Regularizer):
     """Holds the outputs of earlier tasks' heads to what they were.
 
-    With ``states="memory"`` the head's outputs on rows of its own task are kept, and one batch of them, spread
-    evenly over earlier tasks (16 of them at most, chosen at random), is compared per update. Trunk and old heads
-    both learn from it. The rows are those of the task's memory where one is bound, as `OwlWrapper` does; used
-    alone, up to ``memory_size`` of the inputs that `remember` is given are kept.
+    With ``states="memory"`` the head's outputs on rows of its own task are kept, and one batch of them,
+    spread evenly over earlier tasks (16 at most, chosen at random), is compared per update. Trunk and old
+    heads both learn from it. The rows are those of the task's memory where one is bound; used alone, up to
+    ``memory_size`` of the inputs that `remember` is given are kept.
 
     With ``states="current"`` (the paper's ablation) nothing is stored but the weights at the end
     of the previous task, and the states are the current task's: ``μ (g_τ∘f_new(s) − g_τ∘f_old(s))²``
-    with the previous task's head g_τ. Only the trunk learns from it. It needs the replay of the learner that
-    is bound.
+    with the previous task's head g_τ. Only the trunk learns from it. It needs the replay of the learner
+    that is bound.
 
-    Without a ``strength``, drift is measured in units of each head's own spread (`output_spread`), and the pull
-    on the shared parameters gets a norm relative to that of the learner's own gradient (a running mean), which
-    grows with the drift. So it does not depend on the scale of rewards, nor on the learner's loss.
+    Without a ``strength``, drift is measured in units of each head's own spread (`output_spread`), and the
+    pull on the shared parameters has a norm relative to that of the learner's own gradient there (a running
+    mean), which grows with the drift. The pull then follows the scale of rewards and the learner's loss. How
+    far heads drift still depends on the learner: with steps that are large beside its Q-values it moves
+    everything faster, the guarded heads included.
 
-    The network is called in evaluation mode. Use either `attach`, as `OwlWrapper` does, or `penalty` in a loss of
-    one's own, with a ``strength``.
+    The network is called in evaluation mode. Use either `attach`, as `OwlWrapper` does, or `penalty` in a
+    loss of one's own, with a ``strength``.
 
     Args:
-        strength: None, or the weight of the plain penalty ``strength · mean (Q_head(s) − stored)²`` (the paper's
-            μ), or one per network name.
+        strength: None, or the weight of the plain penalty ``strength · mean (Q_head(s) − stored)²`` (the
+            paper's μ), or one per network name.
         states: "memory" or "current".
         memory_size: rows kept per task where there is no memory.
         batch_size: rows compared at a time, in total.
@@ -200,7 +202,7 @@ class DistillationRegularizer(Regularizer):
         return None if found is None else found.loss
 
     def watch(self) -> dict[str, float]:
-        """Beside the pull, the drift of every task's head in units of its spread: ``drift/<network>/<task>``."""
+        """Beside the pull, each head's drift in units of its spread, as ``drift/<network>/<task>``."""
         drift = {
             f"drift/{name}/{task}": value for name, of in self._drift.items() for task, value in of.items()
         }
@@ -241,7 +243,7 @@ class DistillationRegularizer(Regularizer):
 
     def _answered(self, task: str, name: str, c: Consolidation) -> dict[str, Any]:
         """What the head answers on rows of its task, and the inputs where no memory has them."""
-        if self.memories is not None and task in self.memories:
+        if self.memories is not None and task in self.memories and len(self.memories[task]):
             return self._answered_by(task, name, c.network, c.head)
         inputs = tuple(x.detach() for x in evenly(c.inputs, self.memory_size))
         form = [(tuple(x.shape[1:]), x.dtype) for x in inputs]
@@ -315,7 +317,7 @@ class DistillationRegularizer(Regularizer):
         except (AttributeError, KeyError, TypeError, ValueError, RuntimeError, IndexError) as error:
             return [f"{where} cannot be read: {type(error).__name__}: {error}"]
         if network is not None and not 0 <= head < network.num_heads:
-            found.append(f"{where} has head {head} of network {where!r}")
+            found.append(f"{where} is of head {head}, and the network has {network.num_heads}")
         return found
 
     # --- what is compared ---
@@ -323,7 +325,8 @@ class DistillationRegularizer(Regularizer):
     def _rows(self, name: str, task: str, index: np.ndarray) -> tuple[Tensor, ...]:
         """What network ``name`` is called with for rows of the task's memory."""
         assert self.memories is not None and self.learner is not None
-        return self.learner.inputs(name, self.memories[task].gather(index))
+        inputs: tuple[Tensor, ...] = self.learner.inputs(name, self.memories[task].gather(index))
+        return inputs
 
     def _draw(self, name: str) -> _Batch | None:
         """Rows spread evenly over tasks of other heads; None if there is none."""
@@ -367,8 +370,8 @@ class DistillationRegularizer(Regularizer):
         if "version" in entry:
             if self.memories is None or task not in self.memories:
                 raise OwlStateError(
-                    f"DistillationRegularizer: outputs for rows of task {task!r} are kept, but its memory is not "
-                    "there; call bind(learner, memories), or forget(task)"
+                    f"DistillationRegularizer: outputs for rows of task {task!r} are kept, but its memory is "
+                    "not there; call bind(learner, memories), or forget(task)"
                 )
             if entry["version"] != self.memories[task].version:
                 entry = self.kept[task][name] = self._answered_by(task, name, network, entry["head"])
@@ -412,12 +415,13 @@ class DistillationRegularizer(Regularizer):
                 "bind(learner) a learner that knows its replay"
             )
         replay = self.learner.replay
-        inputs = self.learner.inputs(name, replay.sample(min(self.batch_size, len(replay))))
+        rows = replay.sample(min(self.batch_size, len(replay)))
+        inputs: tuple[Tensor, ...] = self.learner.inputs(name, rows)
         got, expected = ([(tuple(x.shape[1:]), x.dtype) for x in rows] for rows in (inputs, like))
         if [_kind(x) for x in inputs] != [_kind(x) for x in like]:
             raise OwlTypeError(
-                f'DistillationRegularizer: with states="current" the learner gave inputs of {got} for network '
-                f"{name!r}; expected {expected}, what it was remembered with"
+                f'DistillationRegularizer: with states="current" the learner gave inputs of {got} for '
+                f"network {name!r}; expected {expected}, what it was remembered with"
             )
         return inputs
 
@@ -449,9 +453,9 @@ class DistillationRegularizer(Regularizer):
         if self._drifting[name] == FULL:
             worst = max(drift, key=drift.__getitem__)
             warnings.warn(
-                f"DistillationRegularizer: heads of network {name!r} drift although they are held (that of task "
-                f"{worst!r} by {drift[worst]:.1f} times its spread): the shared layers may be too small for all "
-                "tasks, or the step size too large",
+                f"DistillationRegularizer: heads of network {name!r} drift although they are held (that of "
+                f"task {worst!r} by {drift[worst]:.1f} times its spread): the shared layers may be too small "
+                "for all tasks, the step size too large, or the strength too small",
                 UserWarning,
                 stacklevel=2,
             )
@@ -527,7 +531,7 @@ def placed(network: MultiHead, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]
 def outputs_before_and_now(
     network: MultiHead, head: int, weights: Mapping[str, Tensor], inputs: tuple[Tensor, ...]
 ) -> tuple[Tensor, Tensor]:
-    """What kept weights answer, ``g_τ ∘ f_old``, and the trunk of today through the same head, ``g_τ ∘ f_new``.
+    """What kept weights answer, ``g_τ ∘ f_old``, and today's trunk through the same head, ``g_τ ∘ f_new``.
 
     The equation regularizes the trunk and has one g_τ on both sides: the head gets no gradient.
     """

@@ -102,8 +102,8 @@ class EWCRegularizer(Regularizer):
             stands for "critic_0", "critic_1", … too; 0 leaves a network free.
         importance: "output" differentiates the network's output (for a Q-network Q(s, a)), "loss"
             the learner's loss, which nearly vanishes once a task has been learned.
-        max_samples: rows the importance is computed from, at most; evenly spread over those given. Their weights, where
-            they have any, count.
+        max_samples: rows the importance is computed from, at most; evenly spread over those given.
+            Their weights, where they have any, count.
         max_grad_norm: clips the norm of all of an attached optimizer's gradients, penalty
             included, from the first remembered task on.
         method: how the importance is computed, see `squared_gradients`.
