@@ -342,7 +342,8 @@ class ModelEvidence(Evidence):
         leverage = _squares(out[..., wide + 1 :])
         total = cautious_loss(surprise, scales[:, 0], leverage, clip=self.clip)
         total += cautious_loss(np.abs(error[..., wide]), scales[:, 1], leverage, clip=self.clip)
-        return total.T
+        by_head: Array = total.T
+        return by_head
 
     def kept_problem(self, kept: Any) -> str | None:
         """A model has weights and the scales of two errors."""
