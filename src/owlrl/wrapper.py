@@ -454,7 +454,7 @@ replay=TaskScopedReplay, tasks=['left', 'right'])
         """End the visit: everything is remembered, or nothing has changed and it can be ended again."""
         assert self.replay is not None
         self._look()
-        if not len(self.memory[name]):
+        if not self.memory[name].seen:
             raise OwlStateError(
                 f"OwlWrapper: task {name!r} left no transition in its {type(self.replay).__name__}; "
                 "does your loop write to the replay that was given to the wrapper?"

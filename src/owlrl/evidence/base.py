@@ -146,7 +146,7 @@ class Evidence(ABC):
             if not str(head).isdecimal()
         ]
         problems += [
-            f"heads[{head!r}] is {kept!r}; {problem}"
+            f"heads[{head!r}] is {repr(kept)[:80]}; {problem}"
             for head, kept in heads.items()
             if (problem := self.kept_problem(kept))
         ]

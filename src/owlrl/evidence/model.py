@@ -19,6 +19,7 @@ from owlrl.evidence.base import (
     IntArray,
     check_keys,
     encoded,
+    positive_scale,
     rms,
     row_weights,
 )
@@ -341,7 +342,17 @@ class ModelEvidence(Evidence):
         leverage = _squares(out[..., wide + 1 :])
         total = cautious_loss(surprise, scales[:, 0], leverage, clip=self.clip)
         total += cautious_loss(np.abs(error[..., wide]), scales[:, 1], leverage, clip=self.clip)
-        return total.T
+        by_head: Array = total.T
+        return by_head
+
+    def kept_problem(self, kept: Any) -> str | None:
+        """A model has weights and the scales of two errors."""
+        fits = (
+            isinstance(kept, Mapping) and {"model", "scale"} <= set(kept) and np.shape(kept["scale"]) == (2,)
+        )
+        if fits and not any(positive_scale(scale) for scale in kept["scale"]):
+            return None
+        return "expected a model and two scales > 0"
 
     def state_dict(self) -> dict[str, Any]:
         """The models, and what the random features are made from."""

@@ -19,6 +19,7 @@ from owlrl.evidence.base import (
     calibrated_loss,
     check_keys,
     encoded,
+    positive_scale,
     rms,
     row_weights,
 )
@@ -134,6 +135,12 @@ class RewardEvidence(Evidence):
         error = (predicted - rows.reward.float().cpu()).double().numpy()
         scale = np.array([[kept["scale"]] for kept in chosen])
         return calibrated_loss(error, scale, clip=self.clip)
+
+    def kept_problem(self, kept: Any) -> str | None:
+        """A predictor has weights and the scale of its error."""
+        if isinstance(kept, Mapping) and isinstance(kept.get("predictor"), Mapping):
+            return positive_scale(kept.get("scale"))
+        return "expected a predictor and its scale"
 
     def state_dict(self) -> dict[str, Any]:
         """The predictors and their scales, and the generator."""

@@ -367,7 +367,8 @@ def _state_arrays(
         found = np.asarray(state[name])
         fits = found.size == int(np.prod(shape)) and (not found.size or found.dtype.kind in kinds)
         if not fits or not ((found >= low) & (found <= high)).all():
-            problems.append(f"{name} is {state[name]!r}; expected {expected}")
+            got = repr(state[name]) if found.size <= 6 else f"{found.dtype} of shape {found.shape}"
+            problems.append(f"{name} is {got}; expected {expected}")
             return np.zeros(shape)
         return found.reshape(shape)
 

@@ -93,7 +93,7 @@ class ExpWeightsSelector(Selector):
         seed: int | None = None,
     ) -> None:
         arguments = Arguments("ExpWeightsSelector")
-        self.eta = arguments.number("eta", eta, above=0.0, most=1e300)
+        self.eta = arguments.number("eta", eta, above=0.0)
         self.decay = arguments.number("decay", decay, least=0.0, most=1.0, none=True)
         self.variant = arguments.choice("variant", variant, get_args(Variant))
         self.floor = arguments.number("floor", floor, least=0.0, below=1.0)
