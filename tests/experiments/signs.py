@@ -91,5 +91,12 @@ class FreshLearned(Learned):
         train_model(self.model, env, steps, watch=watch)
 
 
+class Failing(Method):
+    name = "fails"
+
+    def start(self, make_model, env, seed):
+        raise RuntimeError("as it should")
+
+
 METHODS = {method.name: method for method in (Wrapped("misled", misled), Wrapped("unguarded", unguarded))}
 torch.set_num_threads(1)

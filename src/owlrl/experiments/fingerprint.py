@@ -80,6 +80,8 @@ def _parts(thing: Any, seen: dict[int, Any]) -> Iterator[str]:
     else:
         yield from _texts(type(thing), seen)
         yield from _texts(getattr(thing, "__dict__", {}), seen)
+        if not hasattr(thing, "__dict__") and " at 0x" not in (text := repr(thing)):
+            yield text  # a path, say
 
 
 def _own(module: str | None) -> bool:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from owlrl._arguments import Arguments
 from owlrl.errors import OwlValueError
 from owlrl.experiments.config import Run
 from owlrl.experiments.fanout import Attempt, Backend, run_all
@@ -154,8 +155,14 @@ STUDIES: dict[str, StudyPlan] = {
 }
 
 
-def study_runs(name: str, *, seeds: int) -> list[Run]:
+def study_runs(name: str, *, seeds: int, methods: Sequence[str] = (), frames: int | None = None) -> list[Run]:
     """The runs of a study for seeds 0 to ``seeds`` − 1, seed after seed.
+
+    Args:
+        name: a key of ``STUDIES``.
+        seeds: how many.
+        methods: only these; empty for all that the study has.
+        frames: per task, instead of the study's own.
 
     >>> from owlrl.experiments import study_runs
     >>> len(study_runs("headline", seeds=2))
@@ -163,9 +170,17 @@ def study_runs(name: str, *, seeds: int) -> list[Run]:
     """
     if name not in STUDIES:
         raise OwlValueError(f"reproduce: name is {name!r}; expected one of {', '.join(STUDIES)}")
-    if isinstance(seeds, bool) or not isinstance(seeds, int) or seeds < 1:
-        raise OwlValueError(f"reproduce: seeds is {seeds!r}; expected an int >= 1")
-    return [run for seed in range(seeds) for run in STUDIES[name].make(seed)]
+    arguments = Arguments("reproduce")
+    arguments.integer("seeds", seeds)
+    arguments.integer("frames", frames, none=True)
+    arguments.check()
+    runs = [run for seed in range(seeds) for run in STUDIES[name].make(seed)]
+    there = list(dict.fromkeys(run.method for run in runs))
+    if odd := [method for method in methods if method not in there]:
+        raise OwlValueError(f"reproduce: methods has {', '.join(odd)}; {name} has {', '.join(there)}")
+    if frames is not None:
+        runs = [replace(run, frames=frames, frames_by_task={}) for run in runs]
+    return [run for run in runs if not methods or run.method in methods]
 
 
 def study_table(runs: Sequence[Run], results: Iterable[Result]) -> str:
@@ -185,6 +200,8 @@ def reproduce(
     directory: str | os.PathLike[str],
     *,
     seeds: int = 3,
+    methods: Sequence[str] = (),
+    frames: int | None = None,
     jobs: int = 1,
     backend: Backend = "loky",
     scheduler: str | None = None,
@@ -198,7 +215,7 @@ def reproduce(
     ...
     owlrl.errors.OwlValueError: reproduce: seeds is 0; expected an int >= 1
     """
-    runs = study_runs(name, seeds=seeds)
+    runs = study_runs(name, seeds=seeds, methods=methods, frames=frames)
     own = {result_path(directory, run) for run in runs}
     for path in set(Path(directory).glob("*.jsonl")) - own:  # what is damaged of its own is done again
         read_result(path)  # what is no result is refused now, not after hours

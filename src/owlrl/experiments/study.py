@@ -21,16 +21,17 @@ from owlrl.checkpoint import write_atomically
 from owlrl.errors import OwlError, OwlStateError, OwlValueError
 from owlrl.experiments import _html
 from owlrl.experiments._markdown import DASH, table
-from owlrl.experiments._style import INK, QUIET, colour, count, dashes, label, new_figure, plain
+from owlrl.experiments._style import count
 from owlrl.experiments.methods import GIVEN, RANDOM, UNKNOWN, UNTRAINED
 from owlrl.experiments.metrics import forgetting, forward_transfer, iqm_over_seeds, stratified_bootstrap
+from owlrl.experiments.plots import draw_study
 from owlrl.experiments.results import read_lines, write_lines
 from owlrl.experiments.summary import Estimate
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Study", "Trial", "Verdict"]
+__all__ = ["Study", "Trial", "Verdict", "studies_of"]
 
 FORMAT = "owlrl-compare-1"
 KEPT = 0.8  # of what was there, above random actions: less is forgotten, or not recognised
@@ -204,15 +205,20 @@ class Study:
         chosen = mode or self.modes(method)[0]
         return np.array([trial.scores(when, chosen) for trial in self._of(method)], dtype=np.float64)
 
-    def matrix(self, method: str, *, mode: str | None = None) -> FloatArray:
-        """The after-each-task matrix (visits, tasks): each task's score after each visit, mean over seeds."""
+    def after_each(self, method: str, *, mode: str | None = None) -> FloatArray:
+        """Scores (seeds, visits, tasks) after each visit; NaN where the method cannot act in a task yet."""
         chosen = mode or self.modes(method)[0]
         trials = self._of(method)
-        found = np.full((len(trials), len(trials[0].select("training")), len(self.tasks)), np.nan)
+        found = np.full((len(trials), len(self.visits), len(self.tasks)), np.nan)
         for k, trial in enumerate(trials):
             for row in trial.select("score", mode=chosen):
                 found[k, row["visit"], self.tasks.index(row["task"])] = row["mean_return"]
-        return _mean(found)
+        return found
+
+    def matrix(self, method: str, *, mode: str | None = None) -> FloatArray:
+        """The after-each-task matrix (visits, tasks): `after_each`, mean over seeds."""
+        mean: FloatArray = self.after_each(method, mode=mode).mean(axis=0)
+        return mean
 
     def estimate(self, method: str, *, when: When = "final", mode: str | None = None) -> Estimate:
         """Interquartile mean over seeds of the mean over tasks, with a 95 % stratified bootstrap interval."""
@@ -307,43 +313,18 @@ class Study:
 
     def figure(self) -> Figure:
         """Scores after each visit: a panel per task, a line per method; alone and random as levels."""
-        wide = 1.0 + 0.55 * max(4, len(self._visits))
-        figure = new_figure(1.6 + wide * len(self.tasks), 3.4, what="Study.figure")
-        panels = figure.subplots(1, len(self.tasks), squeeze=False)[0]
-        shown = [method for method in self.methods if method != "alone"]
-        for number, (axes, task) in enumerate(zip(panels, self.tasks, strict=True)):
-            self._levels(axes, task)
-            for place, method in enumerate(shown):
-                self._line(axes, method, number, place)
-            axes.set_title(label(task), fontsize=10, color=INK)
-            places = np.arange(len(self._visits))
-            axes.set_xticks(places, [label(name, most=10) for name in self._visits], rotation=30, ha="right")
-            for place, name in enumerate(self._visits):
-                if name == task:  # it is in training
-                    axes.axvspan(place - 0.5, place, color=QUIET, alpha=0.15, lw=0)
-            axes.set_xlim(-0.5, len(places) - 0.7)
-            plain(axes)
-        panels[0].set_ylabel("return", fontsize=9)
-        figure.supxlabel("after training in", fontsize=9)
-        handles: dict[str, Any] = {}
-        for axes in panels:
-            for handle, text in zip(*axes.get_legend_handles_labels(), strict=True):
-                handles.setdefault(text, handle)
-        figure.legend(handles.values(), handles.keys(), loc="outside right upper", fontsize=8, frameon=False)
-        return figure
+        return draw_study(self, reference=RANDOM.name)
 
     def report(self, path: str | os.PathLike[str]) -> Path:
         """Table, verdicts and picture on one HTML page that needs nothing but itself."""
         target = Path(path)
         target.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(target, _html.page("owlrl: a comparison", list(self.html())).encode("utf-8"))
+        body = ["<h1>Comparison of methods</h1>", *self.html()]
+        write_atomically(target, _html.page("owlrl: a comparison", body).encode("utf-8"))
         return target
 
     def html(self) -> Iterable[str]:
         """The parts of `report`."""
-        yield (
-            f"<h1>{' and '.join(self.methods[:1])}</h1>" if len(self.methods) == 1 else "<h1>Comparison</h1>"
-        )
         yield _html.tables(self.table())
         yield _html.drawing(
             self.figure(),
@@ -395,7 +376,8 @@ class Study:
         return found
 
     @property
-    def _visits(self) -> list[str]:
+    def visits(self) -> list[str]:
+        """The task of each training, in order."""
         return [row["task"] for row in self.trials[0].select("training")]
 
     def _ways(self) -> list[tuple[str, str, str]]:
@@ -408,7 +390,7 @@ class Study:
         return found
 
     def _found(self, method: str, field: str) -> float | None:
-        last = len(self._visits) - 1
+        last = len(self.visits) - 1
         rows = [row for trial in self._of(method) for row in trial.select("score", visit=last, mode=UNKNOWN)]
         numbers = [row[field] for row in rows if row.get(field) is not None]
         return float(np.mean(numbers)) if numbers else None
@@ -419,7 +401,7 @@ class Study:
         for task in tasks:
             column = self.tasks.index(task)
             low, high = (float(self._level(name)[:, column].mean()) for name in (RANDOM.name, "alone"))
-            visit = self._visits.index(task)
+            visit = self.visits.index(task)
             points = []
             for trial in self._of(method):
                 curve = trial.select("curve", visit=visit, task=task)
@@ -456,7 +438,7 @@ class Study:
         """Returns of the episodes right after a task's last training, of all seeds."""
         found: list[float] = []
         for trial in self._of(method):
-            visit = max(k for k, name in enumerate(self._visits) if name == task)
+            visit = max(k for k, name in enumerate(self.visits) if name == task)
             for row in trial.select("score", visit=visit, task=task, mode=mode or trial.modes[0]):
                 found += row.get("returns") or [row["mean_return"]]
         return found
@@ -490,7 +472,7 @@ class Study:
         return Verdict(method, task, "fine", f"{_value(final)} at the end, {_value(after)} right after it")
 
     def _found_of(self, method: str, task: str) -> str:
-        last = len(self._visits) - 1
+        last = len(self.visits) - 1
         rows = [t.select("score", visit=last, mode=UNKNOWN, task=task) for t in self._of(method)]
         shares = [row["found"] for of_seed in rows for row in of_seed if row["found"] is not None]
         return f"found in {100 * float(np.mean(shares)):.0f} % of episodes" if shares else "not sought"
@@ -531,39 +513,19 @@ class Study:
             DASH if method == RANDOM.name else f"{self.seconds(method):.0f}",
         ]
 
-    def _levels(self, axes: Any, task: str) -> None:
-        column = self.tasks.index(task)
-        for name, style in (("alone", (0, (5, 2))), (RANDOM.name, (0, (1, 2)))):
-            if any(trial.method == name for trial in self.trials):
-                level = float(self._level(name)[:, column].mean())
-                axes.axhline(level, color=QUIET, lw=1.2, ls=style, label=name)
 
-    def _line(self, axes: Any, method: str, column: int, place: int) -> None:
-        mode = self.modes(method)[0]
-        every = np.array([_after_each(trial, self.tasks[column], mode) for trial in self._of(method)])
-        places, mean = np.arange(every.shape[1]), _mean(every)
-        ink: dict[str, Any] = {"color": colour(place)}
-        axes.plot(places, mean, marker="o", ms=3.5, lw=1.6, ls=dashes(place), label=label(method), **ink)
-        if len(every) > 1:
-            there = ~np.isnan(mean)
-            low, high = every[:, there].min(axis=0), every[:, there].max(axis=0)
-            axes.fill_between(places[there], low, high, alpha=0.15, lw=0, **ink)
-        if len(self.modes(method)) > 1:
-            unknown = float(self.scores(method, mode=UNKNOWN)[:, column].mean())
-            text = f"{label(method)}, task unknown"
-            axes.plot(places[-1:] + 0.12, [unknown], marker="x", ms=6, mew=1.6, ls="none", label=text, **ink)
+def studies_of(trials: Iterable[Trial]) -> list[Study]:
+    """Trials put together by what was compared; those that random actions are missing from are left out.
 
-
-def _after_each(trial: Trial, task: str, mode: str) -> list[float]:
-    visits = len(trial.select("training"))
-    found = {row["visit"]: row["mean_return"] for row in trial.select("score", task=task, mode=mode)}
-    return [found.get(visit, float("nan")) for visit in range(visits)]
-
-
-def _mean(numbers: FloatArray) -> FloatArray:
-    """Mean over the first axis; NaN where a number is missing."""
-    mean: FloatArray = np.asarray(numbers, dtype=np.float64).mean(axis=0)
-    return mean
+    >>> from owlrl.experiments.study import studies_of
+    >>> studies_of([])
+    []
+    """
+    found: dict[str, list[Trial]] = {}
+    for trial in trials:
+        found.setdefault(json.dumps(trial.settings, sort_keys=True), []).append(trial)
+    groups = (group for group in found.values() if len({trial.method for trial in group}) > 1)
+    return [Study(group) for group in groups if any(trial.method == RANDOM.name for trial in group)]
 
 
 def _error(returns: Sequence[float]) -> float:
