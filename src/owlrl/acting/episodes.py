@@ -154,9 +154,7 @@ def run_episodes(
             stepper.reset()
         if stepper.starts.any() and left.any():
             mask = stepper.starts if stepper.vector else None
-            policy.reset(
-                num_envs=None if mask is None else count, mask=mask, keep_evidence=keep_evidence
-            )
+            policy.reset(num_envs=None if mask is None else count, mask=mask, keep_evidence=keep_evidence)
     return log.evaluation(true_task)
 
 

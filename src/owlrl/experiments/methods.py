@@ -12,7 +12,6 @@ import numpy as np
 import torch
 
 from owlrl import (
-    DistillationRegularizer,
     EWCRegularizer,
     ExpWeightsSelector,
     ModelEvidence,
@@ -62,11 +61,7 @@ def default_owl(model: Any, seed: int) -> OwlWrapper:
     >>> default_owl(DQN(gymnasium.make("CartPole-v1")), 0).tasks
     {}
     """
-    return OwlWrapper(
-        described(model),
-        regularizer=DistillationRegularizer(1.0, seed=seed),
-        evidence=ModelEvidence(seed=seed),
-    )
+    return OwlWrapper(described(model), seed=seed)
 
 
 def default_selector(seed: int) -> HeadSelector:

@@ -11,9 +11,7 @@ import gymnasium
 import numpy as np
 import torch
 
-from owlrl import ActorCriticLearner, QLearner
 from owlrl.acting.episodes import EpisodePolicy
-from owlrl.describe.outputs import GaussianQ
 from owlrl.errors import OwlTypeError
 from owlrl.learners import DQN, SAC
 
@@ -165,42 +163,16 @@ def _sb3_callback(model: Any, watch: Watch) -> Callable[[Any, Any], bool]:
 
 
 def described(model: Any) -> Any:
-    """What `OwlWrapper` is given for a model: a learner of `owlrl.learners` or a script is described first.
+    """What `OwlWrapper` is given for a model: of a script its ``learner``.
 
     >>> import gymnasium
     >>> from owlrl.experiments.models import described
     >>> from owlrl.learners import DQN
-    >>> described(DQN(gymnasium.make("CartPole-v1")))
-    QLearner(MultiHeadQ)
+    >>> type(described(DQN(gymnasium.make("CartPole-v1")))).__name__
+    'DQN'
     """
     if is_sb3(model) or hasattr(model, "describe"):
         return model
-    if isinstance(model, DQN):
-        return QLearner(
-            model.q,
-            model.target,
-            model.optimizer,
-            replay=model.replay,
-            gamma=model.config.gamma,
-            double=model.config.double,
-            per_task={"epsilon": model.epsilon},
-            init="zero",
-        )
-    if isinstance(model, SAC):
-        return ActorCriticLearner(
-            model.actor,
-            model.critics,
-            actor_optimizer=model.actor_optimizer,
-            critic_optimizer=model.critic_optimizer,
-            target_critics=model.targets,
-            log_alpha=model.log_alpha,
-            alpha_optimizer=model.alpha_optimizer,
-            replay=model.replay,
-            gamma=model.config.gamma,
-            distribution=model.actor,
-            q=GaussianQ(),
-            init="zero",
-        )
     return getattr(model, "learner", model)
 
 

@@ -226,12 +226,12 @@ def acting_policy(session: Trained, name: str, truth: Sequence[str]) -> Adaptive
     arms = dict(session.heads) if heads else {"every task": 0}
     if selector != ORACLE:
         chosen = SELECTORS[selector](session.run.seed)
-        return AdaptivePolicy(session.learner, chosen, session.evidence.part(evidence), arms)
+        return AdaptivePolicy(session.learner, chosen, session.evidence.part(evidence), arms, trace=True)
     if unknown := sorted(set(truth) - set(arms)) if heads else []:
         raise OwlValueError(f"Session.policy: there is no head for {', '.join(unknown)} to be told")
     places = {task: place for place, task in enumerate(arms)}
     told = OracleSelector(np.array([places.get(task, 0) for task in truth], dtype=np.int64))
-    return AdaptivePolicy(session.learner, told, None, arms)
+    return AdaptivePolicy(session.learner, told, None, arms, trace=True)
 
 
 def _make_agent(run: Run, tables: Sequence[Table]) -> DQN:
