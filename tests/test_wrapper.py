@@ -673,7 +673,8 @@ def test_nothing_goes_on_after_unwrapping(kind, tmp_path):
 def test_repr_shows_the_stack():
     _, owl, _ = wrapped("multihead")
     assert repr(owl) == (
-        "OwlWrapper(QLearner(MultiHeadQ), regularizer=EWCRegularizer, evidence=ModelEvidence, replay=TaskScopedReplay, tasks=[])"
+        "OwlWrapper(QLearner(MultiHeadQ), regularizer=EWCRegularizer, evidence=ModelEvidence, "
+        "replay=TaskScopedReplay, tasks=[])"
     )
 
 

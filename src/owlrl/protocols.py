@@ -140,6 +140,10 @@ class Regularizer(Stateful, Protocol):
         """The penalty now, a scalar with gradient, for a loss of one's own."""
         ...
 
+    def watch(self) -> dict[str, float]:
+        """Numbers for a log: how far old heads have drifted, how hard they are pulled."""
+        ...
+
     def attach(self, optimizer: Optimizer) -> None:
         """Add the penalty's gradient before every ``optimizer.step()``; refused twice."""
         ...

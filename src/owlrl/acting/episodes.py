@@ -90,7 +90,8 @@ class Evaluation:
     @property
     def steps_to_find(self) -> np.ndarray:
         """(n,) steps until the true task stayed the most likely one; −1 where it was not found."""
-        return np.where(self.found, self.settled, -1)
+        found = self.found
+        return np.where(found, np.asarray(self.settled), -1)
 
     def __repr__(self) -> str:
         shown = (
@@ -218,10 +219,13 @@ class _Log:
             self.likeliest[k], self.settled[k] = -1, 0
 
     def evaluation(self, true_task: str | None) -> Evaluation:
-        columns = [np.array(column) for column in zip(*self.rows, strict=True)]
+        returns, lengths, terminated, acted, likeliest, settled = (
+            np.array(column) for column in zip(*self.rows, strict=True)
+        )
         if not self.tasks:
-            return Evaluation(*columns[:3])
-        return Evaluation(*columns[:3], self.tasks, *columns[3:], true_task=true_task)
+            return Evaluation(returns, lengths, terminated)
+        known = (self.tasks, acted, likeliest, settled, true_task)
+        return Evaluation(returns, lengths, terminated, *known)
 
 
 def collect_rows(

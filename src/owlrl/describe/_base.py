@@ -113,6 +113,7 @@ class DescribedLearner(ABC):
 
     def record(self, numbers: Mapping[str, float]) -> None:
         """Nothing: a script's own log is not known here; ``OwlWrapper(watch=...)`` is called instead."""
+        return
 
     def set_env(self, env: object) -> None:
         """Refused: the loop of a hand-written learner has its environment in its own hands."""

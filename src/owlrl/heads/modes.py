@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from types import CodeType
+from typing import Any
 
 import torch
 from torch import nn
@@ -92,7 +93,7 @@ def _in_training(module: nn.Module) -> list[nn.Module]:
 
 
 @lru_cache(maxsize=4096)
-def has_mode(kind: type[nn.Module]) -> bool:
+def has_mode(kind: type[Any]) -> bool:
     """Whether some method of a module class names ``training``; classes without readable code count as such.
 
     >>> from torch import nn
