@@ -462,15 +462,18 @@ def interrupted(line: int) -> Iterator[list[int]]:
 
 def _failed_load(owl: OwlWrapper, before: Tree, load: Callable[[], Any]) -> tuple[str, str | None]:
     """How a load ended, and what is wrong with that, if anything."""
+    said = None
     try:
         load()
     except (OwlError, KeyboardInterrupt) as error:
-        after = everything(owl)
-        odd = [key for key in before if not same_state(before[key], after[key])]
-        return "refused", f"changed {odd} although it failed with {error}" if odd else None
+        said = repr(error)  # not the error, whose frames would keep blocks open that were never left
     except Exception as error:
         return "refused", f"{type(error).__name__}: {error}"
-    return "taken", None
+    if said is None:
+        return "taken", None
+    after = everything(owl)
+    odd = [key for key in before if not same_state(before[key], after[key])]
+    return "refused", f"changed {odd} although it failed with {said}" if odd else None
 
 
 def _failing(count: int, directory: Path, ways: Callable[[str, OwlWrapper, Tree], Any]) -> Outcome:

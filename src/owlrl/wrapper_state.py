@@ -453,13 +453,13 @@ def _all_or_nothing(learner: OffPolicyLearner, parts: Mapping[str, Stateful | No
     try:
         yield
     except BaseException as error:
-        pointer.index = active  # an interrupt may have come between a block and its end
-        torch.set_grad_enabled(with_gradients)
-        # the networks once more at the end: an item may have a say in them
-        for back in (*undo, *undo_items, *undo):
-            with suppress(Exception):
-                back()
-        left = [name for name, item in items.items() if not same_state(own_state(item), states[name])]
+        torch.set_grad_enabled(with_gradients)  # an interrupt may have come between a block and its end
+        with pointer.at(active):
+            # the networks once more at the end: an item may have a say in them
+            for back in (*undo, *undo_items, *undo):
+                with suppress(Exception):
+                    back()
+            left = [name for name, item in items.items() if not same_state(own_state(item), states[name])]
         left += ["the heads"] * ([network.num_heads for network in networks] != heads)
         set_rng_state(generators)
         if left:
