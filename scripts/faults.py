@@ -301,7 +301,7 @@ def sample_state() -> Tree:
         "half": torch.randn(16, generator=generator).to(torch.bfloat16),
         "tasks": {"left": {"head": 0, "steps": 100}, "right": {"head": 1, "steps": 7, "scale": float("inf")}},
         "events": [{"step": k, "from": "left", "to": "right", "new": k == 1} for k in range(5)],
-        "rng": get_rng_state(),
+        "rng": {"torch": generator.get_state(), "python": list(random.Random(0).getstate())},
     }
 
 
