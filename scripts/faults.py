@@ -301,7 +301,7 @@ def sample_state() -> Tree:
         "half": torch.randn(16, generator=generator).to(torch.bfloat16),
         "tasks": {"left": {"head": 0, "steps": 100}, "right": {"head": 1, "steps": 7, "scale": float("inf")}},
         "events": [{"step": k, "from": "left", "to": "right", "new": k == 1} for k in range(5)],
-        "rng": get_rng_state(),
+        "rng": {"torch": generator.get_state(), "python": list(random.Random(0).getstate())},
     }
 
 
@@ -462,15 +462,18 @@ def interrupted(line: int) -> Iterator[list[int]]:
 
 def _failed_load(owl: OwlWrapper, before: Tree, load: Callable[[], Any]) -> tuple[str, str | None]:
     """How a load ended, and what is wrong with that, if anything."""
+    said = None
     try:
         load()
     except (OwlError, KeyboardInterrupt) as error:
-        after = everything(owl)
-        odd = [key for key in before if not same_state(before[key], after[key])]
-        return "refused", f"changed {odd} although it failed with {error}" if odd else None
+        said = repr(error)  # not the error, whose frames would keep blocks open that were never left
     except Exception as error:
         return "refused", f"{type(error).__name__}: {error}"
-    return "taken", None
+    if said is None:
+        return "taken", None
+    after = everything(owl)
+    odd = [key for key in before if not same_state(before[key], after[key])]
+    return "refused", f"changed {odd} although it failed with {said}" if odd else None
 
 
 def _failing(count: int, directory: Path, ways: Callable[[str, OwlWrapper, Tree], Any]) -> Outcome:

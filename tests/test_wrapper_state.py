@@ -220,6 +220,17 @@ def test_what_cannot_be_put_back_is_named():
         restore_wrapper(learner, state, {"item": item})
 
 
+def test_heads_that_cannot_be_removed_are_named(states, monkeypatch):
+    _, owl = wrapped("DQN", seed=9)
+    monkeypatch.delattr(type(owl.learner.networks["q"]), "remove_last_head")
+    state = copied(states["DQN"])
+    state["per_task"]["counter"]["state"] = {}
+    weight = owl.learner.q[0].weight.clone()
+    with pytest.raises(OwlStateError, match="the heads could not be put back as before"):
+        restore(owl, state)
+    assert torch.equal(owl.learner.q[0].weight, weight)
+
+
 @pytest.mark.parametrize(("kind", "after"), [("DQN", 0), ("DQN", 1), ("SAC", 0), ("SAC", 2), ("SAC", 4)])
 def test_heads_that_were_made_are_removed_again(kind, after, states, monkeypatch):
     """Also where a network has its head already and its target or the next network has not."""

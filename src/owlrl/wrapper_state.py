@@ -456,23 +456,26 @@ def _all_or_nothing(learner: OffPolicyLearner, parts: Mapping[str, Stateful | No
     """Undo everything that the block did to learner, parts and global generators, should it fail."""
     generators, pointer = get_rng_state(), _first(learner).pointer
     active, with_gradients = pointer.head, torch.is_grad_enabled()
-    undo: dict[str, Callable[[], None]] = {}
-    for group, networks in _network_groups(learner):
-        undo |= {f"{group}[{name!r}]": _undo_network(network) for name, network in networks.items()}
-    undo |= {f"optimizers[{name!r}]": _undo_optimizer(o) for name, o in learner.optimizers.items()}
-    undo |= {f"per_task[{name!r}]": _undo_item(item) for name, item in learner.per_task.items()}
-    undo |= {name: _undo_item(part) for name, part in parts.items() if part is not None}
+    items = {f"per_task[{name!r}]": item for name, item in learner.per_task.items()}
+    items |= {name: part for name, part in parts.items() if part is not None}
+    states = {name: own_state(item) for name, item in items.items()}
+    networks = [network for _, group in _network_groups(learner) for network in group.values()]
+    heads = [network.num_heads for network in networks]
+    undo = [_undo_network(network) for network in networks]
+    undo += [_undo_optimizer(optimizer) for optimizer in learner.optimizers.values()]
+    undo_items = [_undo_item(item, states[name]) for name, item in items.items()]
     set_rng_state(generators)  # should a state_dict() have drawn something
     try:
         yield
     except BaseException as error:
-        left, pointer.index = [], active  # an interrupt may have come between a block and its end
-        torch.set_grad_enabled(with_gradients)
-        for name, back in reversed(undo.items()):
-            try:
-                back()
-            except Exception:
-                left.append(name)
+        torch.set_grad_enabled(with_gradients)  # an interrupt may have come between a block and its end
+        with pointer.at(active):
+            # the networks once more at the end: an item may have a say in them
+            for back in (*undo, *undo_items, *undo):
+                with suppress(Exception):
+                    back()
+            left = [name for name, item in items.items() if not same_state(own_state(item), states[name])]
+        left += ["the heads"] * ([network.num_heads for network in networks] != heads)
         set_rng_state(generators)
         if left:
             raise OwlStateError(
@@ -486,9 +489,9 @@ def _undo_network(network: MultiHead) -> Callable[[], None]:
 
     def back() -> None:
         remove: Any = getattr(network, "remove_last_head", None)  # somebody's MultiHead may not have it
-        while network.num_heads > heads:
+        while remove is not None and network.num_heads > heads:
             remove()
-        network.module.load_state_dict(state)
+        network.module.load_state_dict(state, strict=remove is not None)
 
     return back
 
@@ -513,9 +516,9 @@ def _undo_optimizer(optimizer: Optimizer) -> Callable[[], None]:
     return back
 
 
-def _undo_item(item: Stateful) -> Callable[[], None]:
+def _undo_item(item: Stateful, state: dict[str, Any]) -> Callable[[], None]:
     """For somebody's object, of which no more is known than its state_dict and its attributes."""
-    state, attributes = own_state(item), getattr(item, "__dict__", {})
+    attributes = getattr(item, "__dict__", {})
     before = dict(attributes)
     contents = {name: copy.copy(v) for name, v in before.items() if type(v) in (dict, list, set)}
     values = {name: _cloned(v) for name, v in before.items() if isinstance(v, Tensor | np.ndarray)}
@@ -535,7 +538,9 @@ def _undo_item(item: Stateful) -> Callable[[], None]:
 
     def back() -> None:
         put(set(before))
-        with suppress(Exception):  # one that never takes a state; whether it is as before is seen below
+        with suppress(
+            Exception
+        ):  # of one that never takes a state; whether it is as before is looked at later
             load_own_state(item, state)
         # loading counts and remembers things that are in no state_dict
         put(
@@ -545,8 +550,6 @@ def _undo_item(item: Stateful) -> Callable[[], None]:
             undo_optimizer()
         for tensor, gradient in gradients:
             tensor.grad = gradient
-        if not same_state(own_state(item), state):
-            raise OwlStateError(f"{type(item).__name__} did not take its own state back")
 
     return back
 
