@@ -186,3 +186,84 @@ def test_it_may_be_given_to_the_wrapper():
     owl = OwlWrapper(script.learner(), replay=rb)
     assert repr(owl.replay).startswith("BufferReplay(ReplayBuffer of 0 rows")
     assert owl.replay.gamma == 0.5
+
+
+@pytest.mark.parametrize("kind", [ReplayBuffer, CopiedBuffer])
+@pytest.mark.parametrize("n_envs", [1, 3])
+def test_new_rows_come_once_in_time_and_are_copies(kind, n_envs):
+    """Against a plain list of all that was added, over the end of the ring and over tasks."""
+    space = spaces.Box(-9e9, 9e9, (2,), np.float32)
+    buffer = kind(20 * n_envs, space, spaces.Discrete(5), n_envs=n_envs)
+    replay = BufferReplay(buffer, gamma=0.5)
+    replay.begin_task("a")
+    step = 0
+    for count in (0, 1, 7, 19, 3, 12, 0, 18):
+        add(buffer, range(step, step + count))
+        found = replay.new_rows()
+        if not count:
+            assert found is None
+            continue
+        expected = np.array([k + 0.1 * e for k in range(step, step + count) for e in range(n_envs)])
+        np.testing.assert_allclose(found.reward, expected, rtol=1e-6)
+        assert found.env.tolist() == list(range(n_envs)) * count
+        assert found.task == "a" and not found.truncated.any()
+        ends = [k % 4 == 3 for k in range(step, step + count) for _ in range(n_envs)]
+        assert found.terminated.tolist() == ends
+        kept, held = found.observation.clone(), buffer.observations.copy()
+        buffer.observations[:] = -1.0  # what was given shares no memory with the ring
+        assert torch.equal(found.observation, kept)
+        buffer.observations[:] = held
+        step += count
+    assert replay.overruns == 0
+    replay.end_task()
+    replay.begin_task("b")
+    replay.begin_task("a")
+    assert len(replay) and replay.new_rows() is None  # refilled rows are not new
+    buffer.reset()  # by the script itself
+    add(buffer, range(5))
+    assert len(replay.new_rows()) == 5 * n_envs
+    replay.forget("a")
+    replay.begin_task("a")
+    assert len(replay) == 0
+
+
+@pytest.mark.parametrize("count", [20, 25, 53])
+def test_a_lap_between_two_looks_is_counted_and_said_once(count):
+    buffer = filled(0)
+    replay = BufferReplay(buffer)
+    replay.begin_task("a")
+    add(buffer, range(6))
+    replay.new_rows()
+    for turn in range(2):
+        add(buffer, range(100 * turn + 6, 100 * turn + 6 + count))
+        if turn:
+            found = replay.new_rows()
+        else:
+            with pytest.warns(UserWarning, match="may be lost"):
+                found = replay.new_rows()
+        last = 100 * turn + 6 + count
+        assert found.reward.tolist() == list(range(last - 20, last))
+    assert replay.overruns == 2
+
+
+def test_truncation_is_told_from_an_end():
+    buffer = filled(0, handle_timeout_termination=True)
+    replay = BufferReplay(buffer)
+    replay.begin_task("a")
+    row = np.zeros((1, 2))
+    for done, info in ((False, {}), (True, {}), (True, {"TimeLimit.truncated": True})):
+        buffer.add(row, row, np.array([[1]]), np.zeros(1), np.array([done]), [info])
+    found = replay.new_rows()
+    assert found.terminated.tolist() == [False, True, False]
+    assert found.truncated.tolist() == [False, False, True]
+
+
+def test_outputs_must_fit_the_number_of_actions():
+    script = make_script()
+    assert BufferReplay(script.rb).num_actions == 4
+    script.q = torch.nn.Sequential(*list(script.q)[:-1], torch.nn.Linear(32, 55))  # flat logits of a C51
+    script.target, script.optimizer = None, torch.optim.Adam(script.q.parameters())
+    with pytest.raises(
+        OwlValueError, match=r"q answers with 55 numbers for 4 actions; .* mean over the atoms"
+    ):
+        check_learner(script.learner())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import warnings
 from collections import deque, namedtuple
 
 import numpy as np
@@ -242,3 +244,194 @@ def test_errors_of_settings_tasks_and_sizes(rows):
 def test_repr_shows_what_is_there():
     replay = ListReplay([row(1)])
     assert repr(replay) == "ListReplay(1 rows in a list, task=None, warm_start=50000, stored={})"
+
+
+def rewards_of(found):
+    return [] if found is None else (found.reward * 2).tolist()
+
+
+@pytest.mark.parametrize("limit", [None, 1, 10, 64])
+def test_new_rows_come_once_and_in_time(limit):
+    """Against a plain record of what was appended; ``limit`` is a deque's maxlen, None a list."""
+    rows = [] if limit is None else deque(maxlen=limit)
+    replay = ListReplay(rows)
+    replay.begin_task("a")
+    rng, number = np.random.default_rng(0), 0
+    for _ in range(60):
+        count = int(rng.integers(0, 2 if limit == 1 else 10 if limit is None else min(10, limit)))
+        if limit == 1 and count:
+            count = 1
+        added = list(range(number, number + count))
+        rows.extend(row(k, k % 5 == 0, k % 5 == 1) for k in added)
+        number += count
+        if limit == 1 and count:  # every row is the only one: it may have been one of many
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                found = replay.new_rows()
+        else:
+            found = replay.new_rows()
+        assert rewards_of(found) == added
+        if added:
+            assert found.terminated.tolist() == [k % 5 == 0 for k in added]
+            assert found.truncated.tolist() == [k % 5 == 1 for k in added]
+            assert found.env.tolist() == [0] * count and found.task == "a"
+    assert (replay.overruns == 0) == (limit != 1)
+
+
+def test_new_rows_are_copies_of_arrays_that_scripts_use_again():
+    rows, state = [], np.zeros(2, np.float32)
+    replay = ListReplay(rows)
+    replay.begin_task("a")
+    rows.append((state, 0, 0.0, state, False))
+    found = replay.new_rows()
+    state[:] = 7.0
+    assert not found.observation.any()
+
+
+def test_kept_rows_are_not_new_and_a_task_can_be_forgotten(rows):
+    replay = ListReplay(rows)
+    replay.begin_task("a")
+    rows.extend(row(k) for k in range(6))
+    replay.end_task()
+    replay.begin_task("a")
+    assert replay.new_rows() is None
+    rows.append(row(9))
+    assert rewards_of(replay.new_rows()) == [9]
+    replay.forget("a")
+    replay.forget("never there")
+    replay.begin_task("a")
+    assert len(rows) == 0
+    other = ListReplay([])
+    other.load_state_dict(replay.state_dict())
+    assert other.new_rows() is None
+
+
+def test_rows_lost_between_two_looks_are_counted_and_said_once():
+    rows = deque(maxlen=5)
+    replay = ListReplay(rows)
+    replay.begin_task("a")
+    rows.extend(row(k) for k in range(3))
+    replay.new_rows()
+    rows.extend(row(k) for k in range(10, 22))
+    with pytest.warns(UserWarning, match="none of the 5 rows in the deque was there at the last look"):
+        assert rewards_of(replay.new_rows()) == [17, 18, 19, 20, 21]
+    rows.extend(row(k) for k in range(30, 42))
+    assert rewards_of(replay.new_rows()) == [37, 38, 39, 40, 41]
+    assert replay.overruns == 2
+
+
+def test_rows_may_be_dropped_at_the_front_of_a_list():
+    rows = []
+    replay = ListReplay(rows)
+    replay.begin_task("a")
+    rows.extend(row(k) for k in range(40))
+    replay.new_rows()
+    for drop, number in ((1, 40), (7, 41), (0, 42)):
+        del rows[:drop]
+        rows.append(row(number))
+        assert rewards_of(replay.new_rows()) == [number]
+    assert replay.overruns == 0
+
+
+def ring(rows):
+    rows[0] = row(100)
+
+
+def shuffle(rows):
+    np.random.default_rng(0).shuffle(rows)
+
+
+def in_front(rows):
+    rows.insert(0, row(100))
+
+
+def turned(rows):
+    rows[:3], rows[3:] = rows[-3:], rows[:-3]
+
+
+@pytest.mark.parametrize("change", [ring, shuffle, in_front, turned])
+def test_lists_without_a_newest_end_are_noticed(change):
+    rows = []
+    replay = ListReplay(rows)
+    replay.begin_task("a")
+    rows.extend(row(k) for k in range(50))
+    replay.new_rows()
+    change(rows)
+    with pytest.raises(OwlStateError, match=r"changed their places .*deque\(maxlen=\.\.\.\)"):
+        replay.new_rows()
+
+
+def test_a_full_deque_that_is_filled_from_the_front_is_noticed():
+    rows = deque((row(k) for k in range(20)), maxlen=20)
+    replay = ListReplay(rows)
+    replay.new_rows()
+    rows.appendleft(row(50))
+    with pytest.raises(OwlStateError, match="added at the front"):
+        replay.new_rows()
+
+
+Shuffled = namedtuple("Shuffled", "next_state done reward state action")
+Gymnasium = namedtuple("Gymnasium", "obs action log_prob next_obs reward truncated terminated")
+
+
+@dataclasses.dataclass
+class Step:
+    action: int
+    observation: np.ndarray
+    next_observation: np.ndarray
+    reward: float
+    terminated: bool
+
+
+def named(kind, number):
+    seen, action, reward, following, done = row(number, number % 2 == 0)
+    if kind is Shuffled:
+        return Shuffled(following, done, reward, seen, action)
+    if kind is Gymnasium:
+        return Gymnasium(seen, action, 0.3, following, reward, number % 2 == 1, done)
+    return Step(action, seen, following, reward, done)
+
+
+@pytest.mark.parametrize("kind", [Shuffled, Gymnasium, Step])
+def test_rows_with_names_are_read_by_them(kind):
+    rows = [named(kind, k) for k in range(6)]
+    replay = ListReplay(rows)
+    found = replay.new_rows()
+    assert found.observation[:, 0].tolist() == list(range(6))
+    assert found.next_observation[:, 0].tolist() == list(range(1, 7))
+    assert rewards_of(found) == list(range(6))
+    assert found.action.tolist() == [0, 1, 2, 0, 1, 2]
+    assert found.terminated.tolist() == [True, False] * 3
+    assert found.truncated.tolist() == [kind is Gymnasium and k % 2 == 1 for k in range(6)]
+    again_rows = []
+    again = ListReplay(again_rows)
+    again.load_state_dict(replay.state_dict())
+    names = kind._fields if kind is not Step else [field.name for field in dataclasses.fields(Step)]
+    assert all(r._fields == tuple(names) for r in again_rows)  # the script unpacks them in its own order
+    assert torch.equal(again.sample_distinct(6).observation, found.observation)
+
+
+Transition = namedtuple("Transition", "state action next_state reward")  # PyTorch's tutorial
+
+
+@pytest.mark.parametrize(
+    ("wrong", "shown"),
+    [
+        (
+            Transition(torch.zeros(1, 4), torch.tensor([[1]]), None, torch.tensor([0.5])),
+            "row 0 is a Transition(state=float32 of shape (1, 4), action=int64 of shape (1, 1), next_state=N",
+        ),
+        ((np.zeros(4), 1, np.zeros(4), 0.5), "row 0 is a tuple of 4: (float64 of shape (4,), 1, float64"),
+        ((np.zeros(4), 1, np.zeros(4), 0.5, False), "reward has shape (4,) in each row"),
+        ({"state": 1}, "row 0 is a dict"),
+        (None, "row 0 is a NoneType"),
+    ],
+)
+def test_rows_of_another_form_are_shown_at_the_first_look(wrong, shown):
+    replay = ListReplay([])
+    replay.begin_task("a")
+    replay.rows.append(wrong)
+    with pytest.raises((OwlTypeError, OwlValueError)) as error:
+        replay.new_rows()
+    assert shown in str(error.value)
+    assert "(observation, action, reward, next_observation, done)" in str(error.value)

@@ -1,6 +1,7 @@
 """ActorCriticLearner: equal to the bare script, scores by the definition, growth, saving, problems."""
 
 import copy
+import dataclasses
 import itertools
 
 import numpy as np
@@ -24,6 +25,7 @@ from owlrl import (
     check_learner,
 )
 from owlrl.describe.outputs import Deterministic, GaussianQ, QValues, normal_points
+from owlrl.describe.temperature import TaskTemperature
 from owlrl.errors import NonFiniteError, OwlError, OwlStateError, OwlTypeError, OwlValueError
 from owlrl.fisher import squared_gradients
 from owlrl.protocols import OffPolicyLearner, missing_members
@@ -770,3 +772,87 @@ def test_layers_by_name_need_no_example():
     OwlWrapper(learner)
     learner.add_head()
     assert learner.values(torch.zeros(4, 3, 3, dtype=torch.uint8)).shape == (2, 4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_trial_passes_and_names_what_fails(kind):
+    learner, rows = bound(kind), transitions(1, actions=2)
+    rng = torch.get_rng_state()
+    assert learner.trial(None) == learner.trial(rows) == []
+    assert torch.equal(torch.get_rng_state(), rng)
+    wide = dataclasses.replace(rows, action=torch.zeros(1, 3))
+    found = learner.trial(wide)
+    critics = [name for name in learner.networks if name != "actor"]
+    assert [text.split("'")[1] for text in found] == critics  # each of them, and not the actor
+    assert "observations of shape (2,) and actions of (3,)" in found[0]
+
+
+def test_a_trial_before_wrapping_touches_nothing():
+    script = make_script("sac", twins=True)
+    learner = script.learner()
+    modules = [script.actor, *script.critics, *script.target_critics]
+    kinds = [[type(m) for m in module.modules()] for module in modules]
+    before, rng = state(script), torch.get_rng_state()
+    assert learner.trial() == []
+    assert [[type(m) for m in module.modules()] for module in modules] == kinds
+    assert all(torch.equal(a, b) for a, b in zip(before, state(script), strict=True))
+    assert torch.equal(torch.get_rng_state(), rng) and script.actor.training
+    assert [len(g["params"]) for g in script.critic_optimizer.param_groups] == [12]
+
+
+def test_critics_may_be_read_differently():
+    """One with a variance beside one without: values of both, no predictions."""
+    plain, wide = Critic(), Critic(outputs=2)
+    actor = Pusher()
+    learner = ActorCriticLearner(
+        Trained(actor, torch.optim.Adam(actor.parameters())),
+        [
+            Trained(plain, torch.optim.Adam(plain.parameters())),
+            Trained(wide, torch.optim.Adam(wide.parameters()), output=GaussianQ()),
+        ],
+        gamma=GAMMA,
+    )
+    check_learner(learner)
+    learner.bind()
+    rows = transitions(dtype=torch.float32)
+    with torch.no_grad():
+        action = actor(rows.observation)
+        both = [net(rows.observation, action)[:, 0] for net in (plain, wide)]
+    torch.testing.assert_close(learner.values(rows.observation)[0], torch.minimum(*both))
+    with pytest.raises(OwlTypeError, match="GaussianQ, QValues and have no variance"):
+        learner.predictions(rows, np.array([0]))
+
+
+def test_inputs_are_what_the_networks_are_called_with_and_weights_come_along():
+    learner = bound("sac")
+    rows = dataclasses.replace(transitions(actions=2), weight=torch.arange(5.0))
+    contexts = learner.consolidation(rows)
+    for name, context in contexts.items():
+        inputs = learner.inputs(name, rows)
+        assert len(inputs) == (1 if name == "actor" else 2)
+        assert all(torch.equal(a, b) for a, b in zip(inputs, context.inputs, strict=True))
+        assert torch.equal(context.weight, torch.arange(5.0))
+
+
+def test_new_heads_start_at_zero_in_actor_and_critics():
+    script = make_script("sac")
+    learner = script.learner()
+    learner.bind()
+    learner.add_head()
+    x = torch.rand(3, 2)
+    assert not learner.act(x, torch.ones(3, dtype=torch.int64)).any()  # the middle of the range
+    assert not learner.values(x)[1].any()
+    with torch.no_grad():
+        spread = learner.networks["actor"](x, head=1)[:, 1]
+    assert torch.equal(spread, torch.full((3,), -1.5))  # the middle of what the script lets it be
+
+
+def test_a_temperature_may_be_given_ready_made():
+    script = make_script("sac")
+    ready = TaskTemperature(script.log_alpha, script.alpha_optimizer)
+    learner = script.learner(temperature=ready)
+    check_learner(learner)
+    assert learner.per_task["alpha"] is ready and learner.alpha_of(0) == 1.0
+    fixed = script.learner(temperature=np.float32(0.25))
+    check_learner(fixed)
+    assert fixed.alpha_of(3) == 0.25 and "alpha" not in fixed.per_task

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from owlrl import MultiHeadQ, QLearner, check_learner
+from owlrl import MultiHeadQ, OwlWrapper, QLearner, check_learner
 from owlrl.describe.given import check_bound
 from owlrl.errors import OwlTypeError
 from tests.own_dqn import make_script
@@ -69,3 +69,32 @@ def test_pointers_and_head_counts_must_agree():
     found = "\n".join(check_bound(learner))
     assert "several pointers" in found and "[1, 2] heads" in found
     assert check_bound(make_script().learner()) == []
+
+
+class Agent:
+    """Somebody's agent that can describe itself."""
+
+    def __init__(self):
+        self.script = make_script()
+
+    def describe(self):
+        return self.script.learner()
+
+
+def test_an_agent_may_describe_itself():
+    agent = Agent()
+    check_learner(agent)
+    owl = OwlWrapper(agent)
+    assert isinstance(owl.learner, QLearner) and owl.learner.q is agent.script.q
+    with pytest.raises(OwlTypeError, match=r"got the class Agent; expected an object"):
+        check_learner(Agent)
+
+
+def test_a_jax_model_is_named():
+    foreign = type("DQN", (), {"__module__": "flax.training"})()
+    with pytest.raises(OwlTypeError, match=r"this is a DQN of flax, a JAX library.* misses act"):
+        check_learner(foreign)
+    pytest.importorskip("stable_baselines3")
+    foreign = type("DQN", (), {"__module__": "sbx.dqn.dqn"})()
+    with pytest.raises(OwlTypeError, match=r"a DQN of sbx, a JAX library.* DDPG of stable_baselines3"):
+        check_learner(foreign)

@@ -2,12 +2,15 @@
 
 import itertools
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from gymnasium import spaces
 from torch.distributions import AffineTransform, Independent, Normal, TanhTransform, TransformedDistribution
 
 from owlrl.describe.outputs import (
+    ActionBox,
     Deterministic,
     GaussianQ,
     QValues,
@@ -15,6 +18,7 @@ from owlrl.describe.outputs import (
     normal_points,
     policy_information,
 )
+from owlrl.errors import OwlTypeError, OwlValueError
 
 
 @pytest.mark.parametrize(("scale", "bias"), [(1.0, 0.0), (2.5, -1.0), (torch.tensor([0.5, 3.0]), 0.25)])
@@ -97,3 +101,34 @@ def test_policy_information_of_a_deterministic_actor_is_the_sum_of_its_actions_s
     output = torch.rand(4, 3, requires_grad=True)
     policy_information(output, output.detach()[:, :0], torch.ones(4, 3)).sum().backward()
     assert torch.equal(output.grad, torch.ones(4, 3))
+
+
+@pytest.mark.parametrize("shape", [(1,), (3,), (2, 2)])
+def test_a_box_scales_there_and_back(shape):
+    rng = np.random.default_rng(0)
+    low = -rng.uniform(0.1, 5, shape).astype(np.float32)
+    space = spaces.Box(low, low + rng.uniform(0.5, 9, shape).astype(np.float32))
+    box = ActionBox(space)
+    drawn = box.draw(rng, rows=50)
+    assert drawn.shape == (50, *shape) and all(space.contains(action) for action in drawn)
+    flat = torch.as_tensor(drawn.reshape(50, -1))
+    unit = box.scale(flat)
+    assert unit.abs().max() <= 1 + 1e-6 and unit.min() < -0.8 and unit.max() > 0.8
+    torch.testing.assert_close(box.unscale(unit), flat)
+    assert box.size == np.prod(shape)
+    beyond = box.array(box.unscale(torch.full((1, box.size), 1.5)))
+    assert np.array_equal(beyond, space.high[None]) and beyond.dtype == space.dtype
+
+
+@pytest.mark.parametrize(
+    ("space", "kind"),
+    [
+        (spaces.Discrete(3), OwlTypeError),
+        (spaces.Box(0, 3, (1,), np.int64), OwlTypeError),
+        (spaces.Box(-np.inf, np.inf, (1,)), OwlValueError),
+        (spaces.Box(np.zeros(2), np.array([1.0, 0.0]), dtype=np.float64), OwlValueError),
+    ],
+)
+def test_other_spaces_are_refused(space, kind):
+    with pytest.raises(kind, match=r"^SAC: the action space is "):
+        ActionBox(space, where="SAC")

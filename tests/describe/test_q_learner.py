@@ -1,6 +1,8 @@
 """QLearner: values, TD errors and consolidation by the definition; every problem named."""
 
 import copy
+import dataclasses
+import random
 
 import numpy as np
 import pytest
@@ -8,10 +10,18 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from owlrl import MultiHeadQ, OwlWrapper, QLearner, TaskScopedReplay, Transitions, check_learner
+from owlrl import (
+    MultiHeadQ,
+    OwlWrapper,
+    QLearner,
+    TaskScopedReplay,
+    TDErrorEvidence,
+    Transitions,
+    check_learner,
+)
 from owlrl.errors import OwlStateError, OwlValueError
 from owlrl.protocols import OffPolicyLearner
-from tests.own_dqn import SIZE, make_script
+from tests.own_dqn import SIZE, Signs, make_script, train
 
 
 def transitions(n=6, dtype=torch.float64) -> Transitions:
@@ -223,3 +233,185 @@ def test_a_normalised_output_names_the_candidates():
     q = Normalised()
     text = problems_of(q=q, target=None, optimizer=torch.optim.SGD(q.parameters(), lr=0.1))
     assert "cannot be given heads" in text and "net.1" in text
+
+
+def two_outputs(q):
+    class WithState(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.q = q
+
+        def forward(self, x):
+            return self.q(x), x
+
+    return WithState()
+
+
+class Atoms(nn.Module):
+    """C51: a distribution of three atoms for each action."""
+
+    def __init__(self):
+        super().__init__()
+        self.out = nn.Linear(SIZE, SIZE * 3)
+
+    def forward(self, x):
+        return self.out(x).view(-1, SIZE, 3).softmax(-1)
+
+
+class NoForward(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.out = nn.Linear(SIZE, SIZE)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: two_outputs(nn.Linear(SIZE, SIZE)), "q answers with 2 things (a tuple)"),
+        (Atoms, "q answers one observation with shape (1, 4, 3)"),
+        (NoForward, "q is a NoForward without forward"),
+    ],
+)
+def test_networks_that_do_not_answer_with_q_values_are_refused(make, message):
+    q = make()
+    text = problems_of(q=q, target=None, optimizer=torch.optim.SGD(q.parameters(), lr=0.1))
+    assert message in text
+    if "forward" not in message:
+        assert "hand over a small module around it whose forward answers with Q-values" in text
+
+
+def test_the_number_of_actions_is_compared_where_it_is_known():
+    class Replay(TaskScopedReplay):
+        num_actions = 3
+
+    q = nn.Linear(2, 12)
+    replay = Replay(9, observation_shape=(2,), observation_dtype=np.float32)
+    optimizer = torch.optim.SGD(q.parameters(), lr=0.1)
+    with pytest.raises(OwlValueError, match="q answers with 12 numbers for 3 actions"):
+        OwlWrapper(QLearner(q, None, optimizer, replay=replay))
+    right = nn.Linear(2, 3)
+    OwlWrapper(QLearner(right, None, torch.optim.SGD(right.parameters(), lr=0.1), replay=replay))
+
+
+def test_flax_modules_are_named():
+    foreign = type("Dense", (), {"__module__": "flax.linen"})()
+    with pytest.raises(OwlValueError, match="q is a Dense of flax, a JAX library"):
+        check_learner(QLearner(foreign, None, None))
+
+
+class Moody(nn.Module):
+    """Dropout, BatchNorm and a draw in its forward pass: whoever asks it must not be noticed."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm, self.out = nn.Linear(SIZE, 8), nn.BatchNorm1d(8), nn.Linear(8, SIZE)
+        self.drop = nn.Dropout(0.5)
+
+    def forward(self, x):
+        torch.rand(1), np.random.random(), random.random()
+        return self.out(self.drop(self.norm(self.first(x))))
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+@pytest.mark.parametrize("real", [False, True])
+def test_a_trial_is_not_noticed(wrapped, real):
+    q = Moody()
+    learner = QLearner(q, copy.deepcopy(q), torch.optim.Adam(q.parameters()), replay=[])
+    if wrapped:
+        OwlWrapper(learner)
+    state = copy.deepcopy(q.state_dict())
+    numbers = torch.get_rng_state(), repr(np.random.get_state()), random.getstate()
+    kinds = [type(m) for m in q.modules()]
+    assert learner.trial(transitions(1, torch.float32) if real else None) == []
+    assert all(torch.equal(value, state[name]) for name, value in q.state_dict().items())
+    assert q.training and q.norm.training and kinds == [type(m) for m in q.modules()]
+    assert torch.equal(numbers[0], torch.get_rng_state())
+    assert numbers[1:] == (repr(np.random.get_state()), random.getstate())
+
+
+def test_a_trial_names_all_that_fails():
+    q = nn.Sequential(nn.Linear(SIZE, 8), nn.Linear(8, SIZE))
+    target = copy.deepcopy(q)
+    learner = QLearner(q, target, torch.optim.Adam(q.parameters()), replay=[])
+    OwlWrapper(learner)
+    row = transitions(2, torch.float32)[1:]  # it does not end an episode
+    assert learner.trial(row) == []
+    wide = dataclasses.replace(row, observation=torch.zeros(1, SIZE + 1))
+    (text,) = learner.trial(wide)
+    assert "network 'q' failed for observations of shape (5,)" in text
+    assert "one int per row" in learner.trial(dataclasses.replace(row, action=torch.zeros(1, 2)))[0]
+    beyond = learner.trial(dataclasses.replace(row, action=torch.tensor([SIZE])))
+    assert [text.split(" ")[0] for text in beyond] == ["td_errors", "the", "the"]
+    with torch.no_grad():
+        target[0].weight.fill_(float("nan"))
+    found = learner.trial(row)
+    assert any("td_errors is not finite" in text for text in found)
+
+
+def test_a_failure_in_the_trial_is_found_when_it_is_wrapped():
+    """The description is right, the loss fails on what the network says."""
+
+    def loss(q, goal, reduction):
+        if len(q) == 3 and q.dtype == torch.float64:
+            raise ZeroDivisionError("in the loss")
+        return F.mse_loss(q, goal, reduction=reduction)
+
+    q = nn.Linear(SIZE, SIZE).double()
+    with pytest.raises(OwlValueError, match=r"loss of network 'q' in consolidation failed .*in the loss"):
+        OwlWrapper(QLearner(q, None, torch.optim.SGD(q.parameters(), lr=0.1), replay=[], loss=loss))
+    assert type(q) is nn.Linear
+
+
+def test_what_cannot_be_tried_yet_waits_for_the_first_row():
+    q = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
+    learner = QLearner(q, None, torch.optim.SGD(q.parameters(), lr=0.1), replay=[], layers=["1"])
+    check_learner(learner)
+    OwlWrapper(learner)
+    assert learner.trial(None) == []
+    wrong = Transitions(*(torch.zeros(1, 5), torch.tensor([0]), torch.zeros(1), torch.zeros(1, 5)),
+                        torch.tensor([False]), torch.ones(1))  # fmt: skip
+    assert "network 'q' failed" in learner.trial(wrong)[0]
+
+
+def test_what_was_learned_is_handed_over_when_a_task_is_left():
+    class Evidence(TDErrorEvidence):
+        def calibrate(self, *arguments):
+            calls.append("remembered")
+            super().calibrate(*arguments)
+
+    script, calls = make_script("plain"), []
+    owl = OwlWrapper(script.learner(on_task_end=lambda: calls.append("left")), evidence=Evidence())
+    with owl.task("a"):
+        train(script, Signs(1), 3)
+        assert not calls
+    assert calls == ["left", "remembered"]
+    make_script("plain").learner().finish_task()  # there is nothing to call
+    assert "on_task_end is 3" in problems_of(on_task_end=3)
+
+
+def test_heads_start_at_zero_and_what_was_trained_is_known():
+    learner = bound("plain")
+    x = torch.rand(2, SIZE, dtype=torch.float64)
+    assert not learner.networks["q"](x, head=1).any() and learner.networks["q"](x, head=0).any()
+    script = make_script("plain")
+    described = script.learner()
+    assert (described.pretrained, described.seed, described.scaling()) == (False, None, None)
+    script.q(torch.ones(1, SIZE)).sum().backward()
+    script.optimizer.step()
+    assert described.pretrained
+
+
+def test_inputs_are_what_the_network_is_called_with_and_weights_come_along():
+    learner, rows = bound("plain"), transitions()
+    weighted = dataclasses.replace(rows, weight=torch.arange(6.0))
+    (x,) = learner.inputs("q", weighted)
+    context = learner.consolidation(weighted)["q"]
+    assert torch.equal(x, context.inputs[0]) and torch.equal(context.weight, torch.arange(6.0))
+    assert learner.consolidation(rows)["q"].weight is None
+
+
+def test_numpy_numbers_are_numbers():
+    script = make_script("plain")
+    learner = QLearner(script.q, None, script.optimizer, gamma=np.float64(0.5), double=np.bool_(False))
+    check_learner(learner)
+    assert type(learner.gamma) is float

@@ -25,6 +25,7 @@ def test_the_recipe_keeps_both_tasks(package, tmp_path, monkeypatch):
     assert len(kept) == 480
     paying = (kept.observation.argmax(1) + 1) % 4
     assert np.array_equal((kept.action == paying).float(), kept.reward), "rows of that task, and no other"
+    assert replay.new_rows() is None, "kept rows are not new"
     owl.save(tmp_path / "owl.safetensors")
     state = replay.state_dict()
     replay.begin_task("plus 2")

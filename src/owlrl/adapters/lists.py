@@ -213,7 +213,8 @@ class ListReplay:
             found = count - 1 - back
         dropped = place - found
         moved = [old for old, row in self._seen if old >= dropped and self.rows[old - dropped] is not row]
-        if moved or dropped < 0:
+        known = {id(row) for old, row in self._seen if old < dropped}
+        if moved or dropped < 0 or any(id(row) in known for row in islice(self.rows, found + 1, None)):
             self._refuse_order()
         return found + 1
 

@@ -127,7 +127,7 @@ class DescribedLearner(ABC):
         if self.preprocess is not None:
             prepared: Tensor = self.preprocess(observation)
             return prepared
-        like = next(self._first.network.parameters())
+        like = next(self._asked_first.network.parameters())
         return observation.to(device=like.device, dtype=like.dtype)
 
     def trial(self, row: Transitions | None = None) -> list[str]:

@@ -135,7 +135,7 @@ class ActorCriticLearner(DescribedLearner):
         found += self._common_problems()
         unfit = _replay_problems(self.replay)
         # asking the networks makes sense only where they are networks
-        if not self._strange and all(isinstance(part.network, nn.Module) for part in self._trained.values()):
+        if not self._strange and all(part.can_be_asked for part in self._trained.values()):
             found += self._probe_problems(None if unfit else getattr(self.replay, "action_shape", None))
         return found + unfit
 
@@ -390,8 +390,6 @@ class ActorCriticLearner(DescribedLearner):
         """What shows when the networks are asked once: whether heads can be given, and outputs be read."""
         try:
             observation, action = self._example()
-        except NotImplementedError:
-            return self._trained["actor"].head_problems("actor", lambda: (torch.zeros(1, 1),))
         except Exception as error:  # anything may come: the actor and preprocess are the user's
             if all(part.knows_layers for part in self._trained.values()):
                 return [p for name in self._trained for p in self._layer_problems(name, ())]

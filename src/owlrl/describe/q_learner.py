@@ -91,7 +91,7 @@ class QLearner(DescribedLearner):
     def problems(self) -> list[str]:
         """Everything that is wrong with this description, found without changing anything."""
         found = self._first.problems("q")
-        if isinstance(self.q, nn.Module):
+        if self._first.can_be_asked:
             found += self._network_problems()
         found += self._common_problems()
         arguments = Arguments("QLearner")

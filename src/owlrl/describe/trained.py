@@ -103,6 +103,13 @@ class Trained:
         """Whether the output layers need not be searched for."""
         return self.layers is not None or isinstance(self.network, MultiHeadQ)
 
+    @property
+    def can_be_asked(self) -> bool:
+        """Whether the network is one that answers: a module with ``forward``, or with ``call``."""
+        if not isinstance(self.network, nn.Module):
+            return False
+        return self.call is not None or type(self.network).forward is not nn.Module.forward
+
     def ask(self, *inputs: Tensor) -> Any:
         """What the network answers, as it answers: a tensor, or several."""
         return self.network(*inputs) if self.call is None else self.call(self.network, *inputs)
@@ -185,6 +192,11 @@ class Trained:
             found.append(f"{name}'s init is {self.init!r}; expected one of {HEAD_INITS}")
         if not isinstance(self.network, nn.Module):
             return [f"{name} is {kind_of(self.network)}; expected an nn.Module", *found]
+        if not self.can_be_asked:
+            kind = type(self.network).__name__
+            found.append(
+                f"{name} is a {kind} without forward; define it, or hand over the module that has one"
+            )
         if self.target is not None:
             found += _target_problems(name, self.target, self.network)
         return found
@@ -193,9 +205,6 @@ class Trained:
         """Why its output layers cannot be given heads; ``example()`` is what it is called with."""
         if any(isinstance(m, MultiHeadLinear) for m in self.network.modules()):
             return [f"{name} has been given heads already; unwrap() its OwlWrapper first"]
-        if self.call is None and type(self.network).forward is nn.Module.forward:
-            kind = type(self.network).__name__
-            return [f"{name} is a {kind} without forward; define it, or hand over the module that has one"]
         try:
             self.output_layers(example())
         except Exception as error:  # the network is the user's: anything may come

@@ -47,10 +47,11 @@ class GaussianNLLEvidence(Evidence):
     """Scores each head by the Gaussian likelihood of its TD target under the mixture of its critics.
 
     Needs critics that predict a variance: a learner with a method ``predictions(transitions, heads)``,
-    such as an `ActorCriticLearner` with ``q=GaussianQ()``. The wider a head's prediction, the less an error
-    tells against it, and the less it is believed when it is right. How sure critics are is one thing, how
-    right they are another: each head's standard deviations are multiplied by the root mean square of its
-    standardised errors on its own task, measured by `calibrate` when that task has been learned.
+    such as an `ActorCriticLearner` of ``Trained(..., output=GaussianQ())``. The wider a head's prediction,
+    the less an error tells against it, and the less it is believed when it is right. How sure critics are is
+    one thing, how right they are another: each head's standard deviations are multiplied by the root mean
+    square of its standardised errors on its own task, measured by `calibrate` when that task has been
+    learned.
 
     The paper's feedback, without calibration and clipping, is
     ``GaussianNLLEvidence(calibrated=False, clip=1e6)``, and its ablation that ignores the variance
@@ -118,8 +119,8 @@ def _mixtures(
     if predictions is None:
         raise OwlTypeError(
             f"GaussianNLLEvidence: {type(learner).__name__} has no predictions(rows, heads); expected a "
-            "learner whose critics predict a variance, as in ActorCriticLearner(..., q=GaussianQ()); without "
-            "one use TDErrorEvidence"
+            "learner whose critics predict a variance, such as an ActorCriticLearner of Trained(..., "
+            "output=GaussianQ()); without one use TDErrorEvidence"
         )
     with torch.no_grad():
         mean, variance, target = (part.detach().cpu().to(torch.float64) for part in predictions(rows, chosen))

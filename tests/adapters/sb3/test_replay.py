@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+import types
+
 import numpy as np
 import pytest
 import torch
@@ -10,15 +13,15 @@ from stable_baselines3 import DQN, SAC
 from stable_baselines3.common.buffers import NStepReplayBuffer
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.envs import BitFlippingEnv
-from stable_baselines3.common.vec_env import VecNormalize
+from stable_baselines3.common.vec_env import VecNormalize, VecTransposeImage
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from owlrl import OwlWrapper
 from owlrl.adapters.buffers import refill
 from owlrl.adapters.sb3 import SB3Learner
-from owlrl.adapters.sb3.replay import new_buffer
-from owlrl.errors import OwlValueError
-from tests.adapters.helpers import Guess, actor_critic, dqn, other_env
+from owlrl.adapters.sb3.replay import ObservationRows, new_buffer
+from owlrl.errors import OwlTypeError, OwlValueError
+from tests.adapters.helpers import OBSERVATIONS, Guess, actor_critic, dqn, other_env
 
 COLLECT = {"learning_starts": 10_000}  # steps without updates: all that a replay sees
 
@@ -233,3 +236,143 @@ def test_other_kinds_of_buffers_are_named():
     model.replay_buffer = None
     with pytest.raises(OwlValueError, match="NoneType"):
         OwlWrapper(model)
+
+
+def test_new_rows_are_raw_and_come_once():
+    env = VecNormalize(make_vec_env(lambda: Guess(ends=False), n_envs=2, seed=0))
+    model = dqn(env=env, **COLLECT)
+    owl = OwlWrapper(model)
+    with owl.task("a"):
+        model.learn(20)
+        first = owl.replay.new_rows()
+        assert owl.replay.new_rows() is None
+        model.learn(12, reset_num_timesteps=False)
+        second = owl.replay.new_rows()
+    assert (len(first), len(second)) == (20, 12)
+    buffer = model.replay_buffer
+    for rows, steps in ((first, slice(0, 10)), (second, slice(10, 16))):
+        assert np.array_equal(rows.observation, buffer.observations[steps].reshape(-1, 3))
+        assert np.array_equal(rows.next_observation, buffer.next_observations[steps].reshape(-1, 3))
+        assert np.array_equal(rows.reward, buffer.rewards[steps].reshape(-1))
+        assert rows.env.tolist() == [0, 1] * (len(rows) // 2)
+        assert rows.task == "a"
+    both = torch.cat([first.truncated, second.truncated]).view(16, 2)
+    assert both[:, 0].nonzero().flatten().tolist() == [6, 13]  # seven guesses an episode
+    assert not first.terminated.any()
+
+
+@pytest.mark.filterwarnings("ignore:OwlWrapper.task. every task has statistics")
+@pytest.mark.parametrize("observations", ["box", "dict"])
+def test_scaling_makes_of_raw_rows_what_the_model_sees(observations, monkeypatch):
+    """Against `VecNormalize` itself; the dict has parts that are not normalised."""
+    inner = make_vec_env(lambda: Guess(observations=observations), n_envs=1, seed=0)
+    if observations == "dict":
+        inner = VecTransposeImage(inner)
+    keys = ["where"] if observations == "dict" else None
+    model = dqn(env=VecNormalize(inner, norm_obs_keys=keys), observations=observations, **COLLECT)
+    made = types.ModuleType("owlrl.memory")
+    made.Scaling = types.SimpleNamespace
+    monkeypatch.setitem(sys.modules, "owlrl.memory", made)
+    owl = OwlWrapper(model)
+    with owl.task("a"):
+        model.learn(40)
+        raw = owl.replay.new_rows()
+    seen, scaling = owl.replay.sample_distinct(1_000), owl.learner.scaling()
+    scaled = (raw.observation.double().numpy() - scaling.observation_mean) / scaling.observation_std
+    if observations == "dict":
+        assert scaling.observation_clip is None
+    else:
+        scaled = np.clip(scaled, -scaling.observation_clip, scaling.observation_clip)
+    np.testing.assert_allclose(scaled, seen.observation, rtol=1e-5, atol=1e-6)
+    reward = np.clip(raw.reward.numpy() / scaling.reward_std, -scaling.reward_clip, scaling.reward_clip)
+    np.testing.assert_allclose(reward, seen.reward, rtol=1e-6)
+    model = dqn()
+    assert SB3Learner(model).scaling() is None
+    model = dqn(env=VecNormalize(make_vec_env(Guess), norm_obs=False))
+    assert vars(SB3Learner(model).scaling()).keys() == {"reward_std", "reward_clip"}
+
+
+def test_kept_rows_are_not_new_and_those_a_model_came_with_are():
+    model = dqn(train_freq=1, **COLLECT)
+    model.learn(15)
+    owl = OwlWrapper(model)
+    with owl.task("0"):
+        model.learn(10, reset_num_timesteps=False)
+        assert len(owl.replay.new_rows()) == 25
+    with owl.task("1", env=other_env(model)):
+        assert owl.replay.new_rows() is None
+        model.learn(6)
+    with owl.task("0"):
+        assert (len(owl.replay), owl.replay.new_rows()) == (25, None)
+        model.learn(4)
+        assert len(owl.replay.new_rows()) == 4
+    owl.replay.forget("0")
+    assert list(owl.replay.state_dict()["kept"]) == ["1"]
+    assert list(owl.replay.state_dict()["envs"]) == ["1"]
+
+
+@pytest.mark.parametrize("optimize", [False, True])
+def test_a_lap_between_two_looks_is_counted(optimize):
+    saving = {
+        "optimize_memory_usage": True,
+        "replay_buffer_kwargs": {"handle_timeout_termination": False},
+    }
+    saving = saving if optimize else {}
+    model = dqn(buffer_size=20, env=Guess(ends=True), train_freq=1, **COLLECT, **saving)
+    owl = OwlWrapper(model)
+    with owl.task("a"):
+        model.learn(15)
+        assert len(owl.replay.new_rows()) == 15
+        model.learn(12, reset_num_timesteps=False)  # over the end of the ring
+        found = owl.replay.new_rows()
+        assert (len(found), owl.replay.overruns) == (12, 0)
+        assert np.array_equal(found.reward[-7:], model.replay_buffer.rewards[:7, 0])
+        model.learn(31, reset_num_timesteps=False)
+        with pytest.warns(UserWarning, match="from end to end between two looks"):
+            found = owl.replay.new_rows()
+        assert (len(found), owl.replay.overruns) == (20 - optimize, 1)
+        model.learn(31, reset_num_timesteps=False)
+        owl.replay.new_rows()  # said once
+        assert owl.replay.overruns == 2
+
+
+def test_a_buffer_that_is_loaded_in_a_task_is_new(tmp_path):
+    model = dqn(**COLLECT)
+    owl = OwlWrapper(model)
+    with owl.task("a"):
+        model.learn(12)
+        assert len(owl.replay.new_rows()) == 12
+        model.save_replay_buffer(tmp_path / "rows.pkl")
+        model.load_replay_buffer(tmp_path / "rows.pkl")
+        assert len(owl.replay.new_rows()) == 12
+
+
+BATCH = 4
+
+
+def raw_batch(name):
+    env = Guess(observations=name)
+    observations = [env.reset(seed=k)[0] for k in range(BATCH)]
+    if name == "dict":
+        return {key: np.stack([o[key] for o in observations]) for key in observations[0]}
+    return np.stack(observations)
+
+
+@pytest.mark.parametrize("name", OBSERVATIONS)
+def test_rows_give_what_the_models_own_preparation_gives(name):
+    model, batch = dqn(observations=name), raw_batch(name)
+    rows = ObservationRows(model.observation_space)
+    prepared = rows.prepare(batch if name == "dict" else torch.as_tensor(batch))
+    assert prepared.shape == (BATCH, *rows.shape)
+    assert torch.equal(rows.prepare(prepared), prepared)  # what is prepared stays as it is
+    expected, _ = model.policy.obs_to_tensor(batch)
+    with torch.no_grad():
+        assert torch.equal(model.q_net(rows.unpack(prepared)), model.q_net(expected))
+
+
+def test_parts_of_an_unknown_dict_are_named():
+    rows = ObservationRows(spaces.Dict({"a": spaces.Box(0, 1, (2,))}))
+    with pytest.raises(OwlTypeError, match=r"dict of \['b'\]; expected a dict of \['a'\]"):
+        rows.prepare({"b": np.zeros((1, 2))})
+    with pytest.raises(OwlTypeError, match="expected an array"):
+        ObservationRows(spaces.Box(0, 1, (2,))).prepare({"a": np.zeros((1, 2))})

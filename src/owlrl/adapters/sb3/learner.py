@@ -76,7 +76,7 @@ class SB3Learner:
         self._state = TaskState(model)
         self._rollouts = Rollouts(model, self._state)
         self._envs = TaskEnvs(model, any_num_actions=isinstance(model, DQN))
-        rows = ObservationRows(model.observation_space, device=model.device)
+        self._rows = rows = ObservationRows(model.observation_space, device=model.device)
         keep = 0 if self._wrong_arguments else self.warm_start
         self._replay = SB3Replay(model, self._envs, self._state, rows, self._rollouts, warm_start=keep)
         self._inner = self._describe(rows)
@@ -159,7 +159,7 @@ class SB3Learner:
             return None
         made: dict[str, Any] = {}
         if env.norm_obs:
-            mean, std, clip = self._replay.observation_statistics(env)
+            mean, std, clip = self._rows.statistics(env)
             made = {"observation_mean": mean, "observation_std": std, "observation_clip": clip}
         if env.norm_reward:
             made["reward_std"] = float(np.sqrt(env.ret_rms.var + env.epsilon))

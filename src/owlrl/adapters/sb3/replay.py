@@ -11,7 +11,6 @@ from gymnasium import spaces
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.preprocessing import get_obs_shape, is_image_space
-from stable_baselines3.common.running_mean_std import RunningMeanStd
 from stable_baselines3.common.vec_env import VecNormalize
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 from torch import Tensor
@@ -161,13 +160,6 @@ class SB3Replay(BufferReplay):
         super().forget(task)
         self._envs.forget(task)
 
-    def observation_statistics(self, env: VecNormalize) -> tuple[Tensor, Tensor, Tensor]:
-        """Mean, standard deviation and bound of each number of an observation, as they lie in a row.
-
-        What ``env`` does not normalise has mean 0, deviation 1 and no bound.
-        """
-        return self._rows.statistics(env)
-
     def state_dict(self) -> dict[str, Any]:
         """The kept rows, what is known of environments and the random state."""
         return {**super().state_dict(), "envs": self._envs.state_dict()}
@@ -248,28 +240,26 @@ class ObservationRows:
         pieces = zip(self.parts.items(), torch.split(rows, sizes, dim=1), strict=True)
         return {name: piece.reshape(len(rows), *shape) for (name, shape), piece in pieces}
 
-    def statistics(self, env: VecNormalize) -> tuple[Tensor, Tensor, Tensor]:
-        """Mean, deviation and bound of each number in a row, by the running statistics of ``env``."""
-        if self.parts is None:
-            assert not isinstance(env.obs_rms, dict)
-            found = self._spread(env.obs_rms, env, self.shape)
-            return found[0], found[1], found[2]
-        assert isinstance(env.obs_rms, dict)
-        columns = [self._spread(env.obs_rms.get(name), env, shape) for name, shape in self.parts.items()]
-        mean, std, clip = (
-            torch.cat([each.flatten() for each in part]) for part in zip(*columns, strict=True)
-        )
-        return mean, std, clip
+    def statistics(self, env: VecNormalize) -> tuple[np.ndarray, np.ndarray, float | None]:
+        """Mean and deviation of each number in a row by the running statistics of ``env``, and their bound.
 
-    def _spread(self, rms: RunningMeanStd | None, env: VecNormalize, shape: tuple[int, ...]) -> list[Tensor]:
-        if rms is None:
-            return [torch.zeros(shape), torch.ones(shape), torch.full(shape, torch.inf)]
-        mean, std = np.broadcast_to(rms.mean, shape), np.broadcast_to(np.sqrt(rms.var + env.epsilon), shape)
-        return [
-            torch.tensor(mean.copy(), dtype=torch.float64),
-            torch.tensor(std.copy(), dtype=torch.float64),
-            torch.full(shape, float(env.clip_obs), dtype=torch.float64),
-        ]
+        Parts of a dict that ``env`` leaves as they are have mean 0 and deviation 1; then there is no bound,
+        since it would be theirs, too.
+        """
+        if self.parts is None:
+            parts: list[tuple[Any, tuple[int, ...]]] = [(env.obs_rms, self.shape)]
+        else:
+            assert isinstance(env.obs_rms, dict)
+            parts = [(env.obs_rms.get(name), shape) for name, shape in self.parts.items()]
+        means, stds = [], []
+        for rms, shape in parts:
+            means.append(np.broadcast_to(0.0 if rms is None else rms.mean, shape))
+            stds.append(np.broadcast_to(1.0 if rms is None else np.sqrt(rms.var + env.epsilon), shape))
+        clip = None if any(rms is None for rms, _ in parts) else float(env.clip_obs)
+        if self.parts is None:
+            return means[0].copy(), stds[0].copy(), clip
+        flat = [np.concatenate([each.reshape(-1) for each in column]) for column in (means, stds)]
+        return flat[0], flat[1], clip
 
     def _flat(self, observation: Mapping[str, Any]) -> Tensor:
         if self.parts is None or set(observation) != set(self.parts):
