@@ -11,7 +11,7 @@ import torch
 
 from owlrl._arguments import Arguments
 from owlrl.errors import NonFiniteError, OwlStateError, OwlTypeError, OwlValueError, raise_problems
-from owlrl.replay.rows import as_array, check_batch_size, check_task, restored_generator, to_transitions
+from owlrl.replay._rows import as_array, check_batch_size, check_task, restored_generator, to_transitions
 from owlrl.types import Transitions
 
 __all__ = ["ListReplay"]
