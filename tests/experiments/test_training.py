@@ -32,7 +32,8 @@ def test_training_rows_follow_each_other(result):
     assert [(row["round"], row["task"]) for row in rows] == [(0, LEFT), (0, RIGHT), (1, LEFT), (1, RIGHT)]
     assert [(row["start"], row["end"]) for row in rows] == [(0, 320), (320, 640), (640, 960), (960, 1280)]
     for row in rows:
-        assert row["updates"] == (320 - 64) // 32
+        random = 0 if row["round"] else 64  # a task that comes back has had its random frames
+        assert row["updates"] == (320 - random) // 32
         assert 0 < row["learn_seconds"] <= row["seconds"]
 
 

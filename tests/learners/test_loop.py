@@ -3,12 +3,13 @@
 import math
 
 import gymnasium as gym
+import numpy as np
 import pytest
 import torch
 
 from owlrl.errors import OwlValueError
-from owlrl.learners import DQN, DQNConfig, EpsilonSchedule
-from owlrl.learners.loop import flushed_denormals
+from owlrl.learners import DQN, DQNConfig, EpsilonSchedule, SACConfig
+from owlrl.learners.loop import TaskLoop, flushed_denormals
 
 
 def test_linear_and_exponential_by_hand():
@@ -59,3 +60,44 @@ def test_updates_flush_denormals_and_callbacks_do_not_see_it():
     outside = []
     agent.learn(20, callback=lambda *_: outside.append(float(tiny * 0.5) > 0.0))
     assert seen and all(seen) and all(outside)
+
+
+def test_an_old_state_of_a_task_brings_back_counts_and_neither_episode_nor_random_numbers():
+    agent = DQN(gym.make("CartPole-v1"), config=DQNConfig(learning_starts=20), seed=0)
+    loop = TaskLoop(agent)
+    fresh = loop.state_dict()
+    agent.learn(7)
+    during = loop.state_dict()
+    loop.load_state_dict(fresh)  # a new task, before its first frame
+    assert agent._stepper is None and agent._warmed == 0
+    assert agent._rng.bit_generator.state == during["rng"] != fresh["rng"]
+    loop.load_state_dict(during)  # nothing happened since: the same episode goes on
+    assert agent._warmed == 7 and np.array_equal(agent._stepper.observation, during["episode"]["observation"])
+    agent.learn(1)
+    loop.load_state_dict(during)
+    assert agent._stepper is None and agent._warmed == 7
+    agent.learn(3)
+    agent.hand_over()
+    assert "episode" not in loop.state_dict()
+
+
+def test_a_bare_state_is_taken_back_to():
+    agent = DQN(gym.make("CartPole-v1"), config=DQNConfig(learning_starts=20), seed=0)
+    agent.learn(7)
+    state = agent.state_dict()
+    agent.learn(7)
+    agent.load_state_dict(state)
+    assert agent._rng.bit_generator.state == state["loop"]["rng"] and len(agent.replay) == 7
+
+
+def test_numpy_numbers_are_numbers():
+    config = DQNConfig(
+        batch_size=np.int64(8), gamma=np.float32(0.5), epsilon=(np.float64(1.0), 0.5), double=np.bool_(True)
+    )
+    assert (config.batch_size, config.gamma, config.epsilon) == (8, 0.5, (1.0, 0.5)) and config.double is True
+    assert type(config.batch_size) is int and type(config.gamma) is float
+    sac = SACConfig(actor_hidden=(np.int64(3), 4), num_critics=np.uint8(1), learning_starts=np.int32(5))
+    assert sac.actor_hidden == (3, 4) and {type(size) for size in sac.actor_hidden} == {int}
+    agent = DQN(gym.make("CartPole-v1"), config=config, seed=np.int64(0))
+    agent.learn(np.int64(3))
+    assert len(agent.replay) == 3

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from owlrl.replay._rows import ArraySpec, Rows, RowSpec
 from owlrl.replay.ring import FrameRing, fair_shares
-from owlrl.replay.rows import ArraySpec, Rows, RowSpec
 from tests.replay.oracle import Lane, Step, expected_rows
 
 

@@ -81,6 +81,7 @@ class Session:
         }
         self.agent = _make_agent(run, list(self.tables.values()))
         self.learner = self.agent.describe(init=run.recipe.init)
+        self._first_loop = self.learner.per_task["loop"].state_dict()
         self.evidence = make_evidence({parse_policy(name).evidence for name in run.acting}, seed=run.seed)
         self.heads: dict[str, int] = {}
         self.spent = {"seconds": 0.0, "cpu": 0.0}
@@ -191,6 +192,7 @@ class Session:
         epsilon, replay = self.agent.epsilon, self.agent.replay
         replay.begin_task(name)
         epsilon.load_state_dict(self._exploration.get(name, {"seen": 0}))
+        self.learner.per_task["loop"].load_state_dict(self._first_loop)
         yield
         self.agent.hand_over()
         self._exploration[name] = epsilon.state_dict()

@@ -22,7 +22,7 @@ from owlrl.learners.encoders import GridMLP, check_cells, default_trunk
 from owlrl.learners.loop import EpsilonSchedule, LearningLoop, TaskLoop, flushed_denormals
 from owlrl.protocols import Stateful
 from owlrl.replay import TaskScopedReplay
-from owlrl.replay.rows import spaces_of
+from owlrl.replay._rows import spaces_of
 from owlrl.td import double_q_value, max_q_value, taken, td_target
 from owlrl.types import Transitions
 

@@ -21,7 +21,7 @@ from owlrl.acting.stepping import Stepper, Steps
 from owlrl.errors import install_hint, raise_problems
 from owlrl.learners.config import DQNConfig, SACConfig
 from owlrl.protocols import Stateful
-from owlrl.replay.rows import restored_generator, spaces_of
+from owlrl.replay._rows import restored_generator, spaces_of
 from owlrl.types import Transitions
 
 __all__ = ["EpsilonSchedule", "LearningLoop", "TaskLoop", "flushed_denormals"]
@@ -84,6 +84,14 @@ class LearningLoop(ABC):
 
     Nothing that matters is a local of `learn`: ``learn(a)`` and then ``learn(b)`` does what ``learn(a + b)``
     does, bit for bit, also in the middle of an episode.
+
+    >>> import gymnasium, torch
+    >>> from owlrl.learners import DQN
+    >>> one, other = (DQN(gymnasium.make("CartPole-v1"), seed=0) for _ in range(2))
+    >>> one.learn(1_100), other.learn(1_050), other.learn(50)
+    (None, None, None)
+    >>> torch.equal(one.q.heads[0].weight, other.q.heads[0].weight)
+    True
     """
 
     config: DQNConfig | SACConfig

@@ -23,7 +23,7 @@ from owlrl.learners.gaussian import GaussianActor, GaussianCritics
 from owlrl.learners.loop import LearningLoop, TaskLoop, flushed_denormals
 from owlrl.protocols import Stateful
 from owlrl.replay import TaskScopedReplay
-from owlrl.replay.rows import spaces_of
+from owlrl.replay._rows import spaces_of
 from owlrl.td import soft_value, td_target
 from owlrl.types import Transitions
 
@@ -68,7 +68,7 @@ class SAC(LearningLoop):
     ) -> None:
         observation_space, action_space, _ = spaces_of(env)
         size = _observation_size("SAC", observation_space)
-        self._box = ActionBox("SAC", action_space)
+        self._box = _ActionBounds("SAC", action_space)
         if replay is None:
             replay = TaskScopedReplay.for_env(env, config.buffer_size, gamma=config.gamma, seed=seed)
         super().__init__(env, replay=replay, seed=seed, device=device)
@@ -274,7 +274,7 @@ class _DescribedSAC(ActorCriticLearner):
         self.agent.set_env(env)
 
 
-class ActionBox:
+class _ActionBounds:
     """A bounded Box of floats; anything else is refused."""
 
     def __init__(self, where: str, space: Any) -> None:
@@ -317,7 +317,7 @@ def _observation_size(where: str, space: Any) -> int:
     return int(np.prod(shape))
 
 
-def _networks(config: SACConfig, size: int, box: ActionBox) -> tuple[GaussianActor, GaussianCritics]:
+def _networks(config: SACConfig, size: int, box: _ActionBounds) -> tuple[GaussianActor, GaussianCritics]:
     low, high = box.low.ravel(), box.high.ravel()
     actor = GaussianActor(size, low, high, hidden=config.actor_hidden, log_std=config.log_std)
     critics = GaussianCritics(

@@ -15,8 +15,7 @@ from typing_extensions import Self
 
 from owlrl._arguments import Arguments, own_generator
 from owlrl.errors import OwlStateError, raise_problems
-from owlrl.replay.ring import FrameRing
-from owlrl.replay.rows import (
+from owlrl.replay._rows import (
     Rows,
     RowSpec,
     action_spec,
@@ -29,10 +28,11 @@ from owlrl.replay.rows import (
     spaces_of,
     to_transitions,
 )
+from owlrl.replay.ring import FrameRing
 from owlrl.replay.samplers import Sampler, UniformSampler
 from owlrl.types import Transitions
 
-__all__ = ["Choice", "RingOptions", "RingReplay", "RowStore"]
+__all__ = ["RingReplay"]
 
 KEY = 3  # tells a replay's random numbers from those of other parts without a seed
 
@@ -99,7 +99,13 @@ class RingOptions(TypedDict, total=False):
 
 
 class RingReplay(ABC):
-    """A replay on preallocated rings; subclasses say what happens between tasks."""
+    """A replay on preallocated rings; subclasses say what happens between tasks.
+
+    >>> from owlrl.replay import SharedReplay
+    >>> from owlrl.replay.base import RingReplay
+    >>> issubclass(SharedReplay, RingReplay)
+    True
+    """
 
     def __init__(
         self,

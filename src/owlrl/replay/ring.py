@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from owlrl.replay.rows import Gathered, Rows, RowSpec, as_array
+from owlrl.replay._rows import Gathered, Rows, RowSpec, as_array
 
 __all__ = ["FrameRing", "fair_shares", "n_step_return"]
 

@@ -196,7 +196,7 @@ def spaces_of(env: Any) -> tuple[Any, Any, int]:
     """Spaces of one observation and one action, and how many environments there are side by side.
 
     >>> import gymnasium
-    >>> from owlrl.replay.rows import spaces_of
+    >>> from owlrl.replay._rows import spaces_of
     >>> spaces_of(gymnasium.make_vec("CartPole-v1", num_envs=3))[1:]
     (Discrete(2), 3)
     """
