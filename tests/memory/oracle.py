@@ -103,7 +103,9 @@ def transitions(rows, *, observation=np.float32, action=np.int64, shape=()):
     )
 
 
-def stream(steps, *, envs=1, seed=0, end=0.1, jump=0.0, odd_reward=0.05, known=True, noisy=False):
+def stream(
+    steps, *, envs=1, seed=0, end=0.1, jump=0.0, odd_reward=0.05, known=True, noisy=False, discounts=(0.99,)
+):
     """Rows of ``envs`` environments step by step; observations are numbers up to 250."""
     rng = np.random.default_rng(seed)
     now = rng.integers(0, 250, envs)
@@ -122,7 +124,7 @@ def stream(steps, *, envs=1, seed=0, end=0.1, jump=0.0, odd_reward=0.05, known=T
                     "next_observation": after,
                     "terminated": terminated,
                     "truncated": bool(ended and not terminated and known),
-                    "discount": float(np.float32(0.99)),
+                    "discount": float(np.float32(discounts[int(rng.integers(0, 12)) // 11 % len(discounts)])),
                     "env": env,
                     "known": known,
                 }

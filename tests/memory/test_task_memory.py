@@ -79,6 +79,7 @@ def streams(draw):
         odd_reward=draw(st.sampled_from([0.0, 0.02, 0.5])),
         known=draw(st.booleans()),
         noisy=draw(st.booleans()),
+        discounts=draw(st.sampled_from([(0.99,), (0.99, 0.9)])),
     )
     rows = []
     for visit in range(draw(st.integers(1, 3))):
@@ -367,7 +368,12 @@ def test_version_changes_when_rows_change_and_only_then():
     before, rows = memory.version, None
     for batch in range(100):
         feed(memory, stream(64, seed=batch))
-        now = memory.rows().observation
+        found = memory.rows()
+        now = found.observation
+        # weights follow what was seen, also while the rows stay the same
+        seen, kept = np.array(list(memory.strata.values())).T
+        expected = np.sort((seen / np.maximum(kept, 1))[kept > 0] * kept.sum() / seen[kept > 0].sum())
+        np.testing.assert_allclose(np.unique(found.weight), np.unique(expected.astype(np.float32)), rtol=1e-6)
         assert (memory.version != before) == (rows is None or not torch.equal(rows, now))
         before, rows = memory.version, now
     memory.scaling = Scaling(reward_std=2.0)
