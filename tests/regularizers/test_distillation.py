@@ -17,13 +17,15 @@ from owlrl.checkpoint import load_state, save_state
 from owlrl.errors import NonFiniteError, OwlStateError, OwlTypeError, OwlValueError
 from owlrl.heads import MultiHeadQ, promote_output_layers
 from owlrl.protocols import Consolidation, Regularizer
-from owlrl.regularizers import DistillationRegularizer, distillation_loss
+from owlrl.regularizers import DistillationRegularizer, distillation_loss, output_spread
+from owlrl.regularizers.distillation import MOST_PULL, PULL
 from owlrl.td import taken
 from owlrl.types import Transitions
 from tests.regularizers.helpers import (
     OPTIMIZERS,
     Learner,
     NoStep,
+    Rows,
     assert_same_tree,
     context,
     gradients,
@@ -610,3 +612,213 @@ def test_the_first_tasks_answers_move_less_with_it(states, attached):
         with torch.no_grad():
             drift[strength] = float((q(x, head=0) - learned).square().mean())
     assert drift[100.0] < 0.1 * drift[0.0]
+
+
+# --- without a strength ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("each", [False, True])
+@pytest.mark.parametrize("actions", [1, 3])
+def test_spread_by_hand(each, actions):
+    outputs = torch.randn(50, actions, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    outputs = 7.0 + outputs * torch.tensor([3.0, 1.0, 0.01])[:actions].double()
+    got = output_spread(outputs, each=each)
+    if each or actions == 1:
+        expected = outputs.std(0, correction=0)
+        expected = torch.maximum(expected, 0.1 * expected.max())
+    else:
+        expected = (outputs - outputs.mean(1, keepdim=True)).square().mean().sqrt().expand(actions)
+    torch.testing.assert_close(got, expected, rtol=1e-4, atol=0)
+    torch.testing.assert_close(output_spread(100 * outputs, each=each), 100 * got, rtol=1e-5, atol=0)
+
+
+def test_spread_has_a_floor_and_passes_over_missing_outputs():
+    level = torch.linspace(0, 10, 11, dtype=torch.float64)[:, None].expand(11, 2)
+    floor = 0.01 * level[:, 0].std(correction=0).item()
+    assert output_spread(level)[0].item() == pytest.approx(floor, rel=1e-3)
+    assert output_spread(torch.zeros(5, 2)).min() > 0
+    q = torch.tensor([[1.0, 3.0], [5.0, 3.0]])
+    padded = torch.cat([q, torch.full((2, 1), -torch.inf)], 1)
+    assert output_spread(padded)[0] == output_spread(q)[0] == 1.0
+
+
+@pytest.mark.parametrize("scale", [None, 8.0])
+@pytest.mark.parametrize("every", [1, 3])
+def test_pull_has_a_norm_that_follows_gradient_and_drift(scale, every):
+    q, raw, _ = after([0], every=every, batch_size=6)
+    regularizer = DistillationRegularizer(every=every, batch_size=6, seed=0)
+    regularizer.load_state_dict(raw.state_dict())
+    regularizer.bind(Learner({"q": q}))
+    q.activate(1)
+    twin = copy.deepcopy(regularizer.state_dict())
+    optimizer = NoStep(q.parameters())
+    if scale is not None:
+        optimizer.grad_scale = torch.tensor(scale, dtype=torch.float64)
+    regularizer.attach(optimizer)
+    for _ in range(every):
+        q.zero_grad()
+        train_step(q)
+        before = gradients(q)
+        optimizer.step()
+    again = DistillationRegularizer(every=every, batch_size=6)
+    again.load_state_dict(twin)
+    again.bind(Learner({"q": q}))
+    square = again.term("q")  # the same draw
+    slope = torch.autograd.grad(square, [q.trunk[0].weight, q.trunk[0].bias, q.heads[0].weight])
+    names = ["trunk.0.weight", "trunk.0.bias", "heads.0.weight"]
+    now = gradients(q)
+    added = [now[n] - (0 if before[n] is None else before[n]) for n in names]
+
+    def norm(tensors: list[Tensor]) -> float:
+        return float(torch.cat([t.flatten() for t in tensors]).norm())
+
+    own = norm([before[n] for n in names[:2]])  # with the scale in it, as the pull that is added
+    assert norm(added[:2]) == pytest.approx(
+        every * own * min(PULL * float(square.detach().sqrt()), MOST_PULL), rel=1e-6
+    )
+    factor = norm(added[:2]) / norm(list(slope[:2]))
+    for got, want in zip(added, slope, strict=True):  # one direction for trunk and old head
+        torch.testing.assert_close(got, factor * want, rtol=1e-6, atol=1e-12)
+    assert now["heads.1.weight"].equal(before["heads.1.weight"])
+    assert regularizer.watch()["drift/q/task 0"] == pytest.approx(float(square.detach().sqrt()))
+
+
+def test_no_pull_where_the_learner_does_not_train_the_trunk():
+    q, regularizer, _ = after([0], every=1)
+    regularizer.strength = None
+    q.activate(1)
+    optimizer = NoStep(q.parameters())
+    regularizer.attach(optimizer)
+    optimizer.step()
+    assert all(p.grad is None for p in q.parameters())
+    train_step(q)
+    q.trunk[0].weight.grad[0, 0] = torch.inf  # the step guard will refuse the step; the mean stays clean
+    regularizer._gradient["q"] = torch.tensor(2.0, dtype=torch.float64)
+    optimizer.step()
+    assert regularizer._gradient["q"].item() == 2.0
+
+
+def test_running_mean_is_saved_and_going_on_is_exact(tmp_path):
+    def train(regularizer: DistillationRegularizer, q: MultiHeadQ, steps: range) -> None:
+        optimizer = SGD(q.parameters(), lr=0.01)
+        regularizer.attach(optimizer)
+        for step in steps:
+            optimizer.zero_grad()
+            train_step(q, seed=step)
+            optimizer.step()
+        regularizer.detach()
+
+    q, regularizer, _ = after([0])
+    regularizer.strength = None
+    q.activate(1)
+    train(regularizer, q, range(5))
+    other = copy.deepcopy(q)
+    save_state(tmp_path / "state", regularizer.state_dict())
+    later = DistillationRegularizer(every=1)
+    later.load_state_dict(load_state(tmp_path / "state"))
+    later.bind(Learner({"q": other}))
+    train(regularizer, q, range(5, 9))
+    train(later, other, range(5, 9))
+    assert_same_tree(weights(other), weights(q))
+
+
+def test_held_heads_that_drift_for_long_are_warned_about_once():
+    q, regularizer, _ = after([0], every=1)
+    regularizer.strength = 1e-9
+    q.activate(1)
+    jolt(q, size=10.0)
+    message = "heads of network 'q' drift although they are held.*'task 0'"
+    with pytest.warns(UserWarning, match=message) as caught:
+        for _ in range(8 * 120):
+            regularizer.term("q")
+    assert len(caught) == 1 and regularizer.watch()["drift/q/task 0"] > 1
+    calm, quiet, _ = after([0], every=1, moved=False)
+    calm.activate(1)
+    for _ in range(8 * 60):
+        quiet.term("q")
+    assert quiet.watch()["drift/q/task 0"] < 1e-6
+
+
+# --- rows of the tasks' memories ---------------------------------------------------------
+
+
+def with_memories(**options) -> tuple[MultiHeadQ, DistillationRegularizer, dict[str, Rows]]:
+    q = make_q(3)
+    memories = {"one": Rows(transitions(9, seed=1)), "two": Rows(transitions(5, seed=2))}
+    regularizer = DistillationRegularizer(2.0, **{"seed": 0, "every": 1, **options})
+    regularizer.bind(Learner({"q": q}), memories)
+    for head, task in enumerate(memories):
+        regularizer.remember(task, {"q": context(q, head)})
+    return q, regularizer, memories
+
+
+def test_only_answers_are_kept_and_rows_come_from_the_memory():
+    q, regularizer, memories = with_memories(batch_size=400)
+    kept = regularizer.state_dict()["kept"]
+    assert set(kept["one"]["q"]) == {"head", "outputs", "unit", "version"}
+    with torch.no_grad():
+        assert torch.equal(kept["one"]["q"]["outputs"], q(memories["one"].rows.observation, head=0))
+    jolt(q)
+    q.activate(2)
+    with torch.no_grad():
+        errors = [
+            (q(rows.rows.observation, head=head) - kept[task]["q"]["outputs"]).square().mean()
+            for head, (task, rows) in enumerate(memories.items())
+        ]
+    got = np.mean([regularizer.penalty().item() for _ in range(40)])
+    assert got == pytest.approx(2.0 * float(sum(errors)) / 2, rel=0.05)
+
+
+def test_rows_that_changed_are_answered_again_by_the_head():
+    q, regularizer, memories = with_memories()
+    jolt(q)
+    q.activate(2)
+    assert regularizer.penalty() > 1e-4
+    for memory in memories.values():
+        memory.rows, memory.version = transitions(7, seed=8), 1
+    assert regularizer.penalty().item() == pytest.approx(0, abs=1e-20)  # held to what it answers now
+    jolt(q, seed=1)
+    assert regularizer.penalty() > 1e-4
+    memories["one"].rows, memories["one"].version = transitions(4, seed=9), 2
+    regularizer.remember("one", {"q": context(q, 0)})  # the end of a revisit
+    with torch.no_grad():
+        expected = q(transitions(4, seed=9).observation, head=0)
+    assert torch.equal(regularizer.kept["one"]["q"]["outputs"], expected)
+
+
+def test_a_memory_that_is_gone_or_empty():
+    q, regularizer, memories = with_memories()
+    q.activate(2)
+    del memories["one"]
+    with pytest.raises(OwlStateError, match="its memory is not there"):
+        regularizer.penalty()
+    regularizer.forget("one")
+    regularizer.penalty()
+    memories["three"] = Rows(transitions(0))
+    regularizer.remember("three", {"q": context(q, 1)})
+    assert "inputs" in regularizer.kept["three"]["q"]  # it keeps what it was given
+
+
+def test_answers_come_back_with_the_memories(tmp_path):
+    q, regularizer, memories = with_memories()
+    save_state(tmp_path / "state", regularizer.state_dict())
+    later = DistillationRegularizer(2.0, every=1)
+    later.load_state_dict(load_state(tmp_path / "state"))
+    later.bind(Learner({"q": q}), memories)
+    jolt(q)
+    q.activate(2)
+    for _ in range(3):
+        assert torch.equal(later.penalty(), regularizer.penalty())
+
+
+def test_cost_does_not_grow_with_tasks():
+    q = make_q(61)
+    memories = {str(k): Rows(transitions(4, seed=k)) for k in range(60)}
+    regularizer = DistillationRegularizer(seed=0)
+    regularizer.bind(Learner({"q": q}), memories)
+    for k in range(60):
+        regularizer.remember(str(k), {"q": context(q, k)})
+    q.activate(60)
+    before = sum(m.asked for m in memories.values())
+    regularizer.term("q")
+    assert sum(m.asked for m in memories.values()) - before == 16

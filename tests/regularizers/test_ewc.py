@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 
 import pytest
@@ -476,6 +477,28 @@ def test_bad_states_are_refused(state, message):
     with pytest.raises(OwlValueError, match=message):
         ewc.load_state_dict(state)
     assert_same_tree(ewc.state_dict(), before)
+
+
+def test_weights_of_rows_count_and_tasks_can_be_forgotten():
+    q, ewc = make_q(), EWCRegularizer(1.0, max_samples=5)
+    c = context(q, 0, rows=10)
+    weight = torch.linspace(0.0, 2.0, 10, dtype=torch.float64)
+    ewc.remember("one", {"q": dataclasses.replace(c, weight=weight)})
+    own, index = {**q.shared_parameters(), **q.head_parameters(0)}, torch.arange(0, 10, 2)
+    expected = {name: torch.zeros_like(p) for name, p in own.items()}
+    for row in index:
+        inputs, targets = (tuple(t[row : row + 1] for t in given) for given in (c.inputs, c.targets))
+        one = Consolidation(q, 0, inputs, targets, c.output, c.loss)
+        for name, value in importance_of(one)[0].items():
+            expected[name] += weight[row] * value / weight[index].sum()
+    for name, value in ewc.kept["one"]["q"]["importance"].items():
+        torch.testing.assert_close(value, expected[name], rtol=1e-9, atol=1e-14)
+    jolt(q)
+    assert ewc.penalty() > 0
+    ewc.forget("one")
+    assert ewc.penalty().item() == 0 and ewc.tasks == []
+    with pytest.raises(OwlValueError, match=r"weight is .*expected a floating tensor"):
+        ewc.remember("one", {"q": dataclasses.replace(c, weight=weight[:3])})
 
 
 # --- bad input ------------------------------------------------------------

@@ -233,7 +233,9 @@ class DistillationRegularizer(Regularizer):
         self._rng = rng
         self._steps = {name: int(count) for name, count in state_dict.get("steps", {}).items()}
         gradient = state_dict.get("gradient", {})
-        self._gradient = {name: torch.tensor(float(norm)) for name, norm in gradient.items()}
+        self._gradient = {
+            name: torch.tensor(float(norm), dtype=torch.float64) for name, norm in gradient.items()
+        }
         self._drift, self._drifting, self._notes = {}, {}, {}
 
     def __repr__(self) -> str:
