@@ -179,5 +179,5 @@ def test_without_matplotlib(monkeypatch):
         raise ImportError(name)
 
     monkeypatch.setattr(optional_module.importlib, "import_module", missing)
-    with pytest.raises(OwlError, match=r"learning_curves needs matplotlib.*\[plots\]"):
+    with pytest.raises(OwlError, match=r"learning_curves needs matplotlib.*pip install .matplotlib"):
         learning_curves([run_of(["a"], 1.0)])
