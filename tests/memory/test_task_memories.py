@@ -76,7 +76,7 @@ def test_the_largest_are_thinned_to_one_number_of_rows():
         assert_equal(bound[task].rows(), alone.rows())
 
 
-def test_a_thousand_tasks_in_the_bytes_they_may_have():
+def test_many_tasks_take_the_bytes_of_their_rows():
     memories = TaskMemories(64, seed=0)
     batch = transitions(stream(80), observation=np.uint8, shape=(7, 7, 3))
     for number in range(50):

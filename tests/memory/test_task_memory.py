@@ -65,7 +65,7 @@ def assert_same_memory(one: TaskMemory, other: TaskMemory):
             other.version,
             other.waiting,
         )
-        assert one.charge() == other.charge()
+        assert one._charge() == other._charge()
         if len(one):
             assert_equal(one.rows(), other.rows())
 
@@ -337,7 +337,7 @@ def test_gather_gives_the_rows_asked_for_and_no_views():
     found = memory.gather(numbers)
     assert_equal(found, everything[torch.from_numpy(numbers)])
     assert_equal(found, memory.gather(torch.from_numpy(numbers)))
-    assert_equal(found, memory.gather(numbers.astype(np.int32).astype(np.int64)))
+    assert_equal(found, memory.gather(numbers.astype(np.int32)))
     assert len(memory.gather(np.zeros(0, np.int64))) == 0
     found.observation.zero_()
     assert_equal(memory.rows(), everything)
@@ -432,9 +432,9 @@ def test_bytes_are_never_more_than_what_is_charged(rows, capacity, quarantine):
     memory = TaskMemory(capacity, seed=0, quarantine=quarantine)
     for place in range(0, len(rows), 37):
         feed(memory, rows[place : place + 37])
-        assert memory.nbytes <= sum(memory.charge())
+        assert memory.nbytes <= sum(memory._charge())
     memory.settle()
-    assert memory.nbytes == sum(memory.charge())
+    assert memory.nbytes == sum(memory._charge())
 
 
 def test_bytes_of_a_row_are_close_to_those_of_its_parts():

@@ -121,7 +121,7 @@ class TaskMemories(Mapping[str, TaskMemory]):
         """
         if not picks:
             raise OwlValueError("TaskMemories.gather: picks is empty; expected the rows of at least one task")
-        found = [self._memories[task].found(np.asarray(numbers)) for task, numbers in picks.items()]
+        found = [self._memories[task]._found(np.asarray(numbers)) for task, numbers in picks.items()]
         try:
             columns = Found(*(np.concatenate(column) for column in zip(*found, strict=True)))
         except ValueError as error:
@@ -129,7 +129,7 @@ class TaskMemories(Mapping[str, TaskMemory]):
                 f"TaskMemories.gather: rows of {', '.join(map(repr, picks))} differ in form ({error}); "
                 "gather them one by one"
             ) from None
-        known = all(self._memories[task].truncation_known for task in picks)
+        known = all(self._memories[task]._truncation_known for task in picks)
         return to_transitions(columns, np.concatenate(list(picks.values())), known)
 
     def forget(self, task: str) -> None:
@@ -146,7 +146,7 @@ class TaskMemories(Mapping[str, TaskMemory]):
             self._thin()
 
     def _charge(self, task: str) -> None:
-        charge = sum(self._memories[task].charge())
+        charge = sum(self._memories[task]._charge())
         self._charged += charge - self._charges[task]
         self._charges[task] = charge
 
@@ -154,7 +154,7 @@ class TaskMemories(Mapping[str, TaskMemory]):
         """Thin the largest memories to the most rows at which all take seven eighths of ``max_bytes``."""
         memories = [memory for memory in self._memories.values() if len(memory)]
         counts = [len(memory) for memory in memories]
-        charges = [memory.charge() for memory in memories]
+        charges = [memory._charge() for memory in memories]
         fixed = self._charged - sum(kept for kept, _ in charges)
         per_row = [kept / count for (kept, _), count in zip(charges, counts, strict=True)]
 

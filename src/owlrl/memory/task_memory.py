@@ -97,7 +97,7 @@ class TaskMemory:
         self._rng = own_generator(self.seed, GENERATOR)
         self._incoming = Incoming(self.segment)
         self._reservoir: Reservoir | None = None  # there when the form of the rows is
-        self._truncation_known = True
+        self._truncation_known = True  # all rows came with ``truncated``; if not, rows are given without it
         self._seen = 0
         self._version = 0
         self._settled = True
@@ -148,11 +148,6 @@ class TaskMemory:
         It is saved and loaded with the rows: who saves something made from them saves the version beside it.
         """
         return self._version
-
-    @property
-    def truncation_known(self) -> bool:
-        """Whether all rows came with ``truncated``; if not, rows are given without it."""
-        return self._truncation_known
 
     @property
     def strata(self) -> dict[str, tuple[int, int]]:
@@ -286,9 +281,10 @@ class TaskMemory:
         Numbers are good while `version` is the same. Over all rows ``weight`` has mean 1.
         """
         numbers = index.numpy(force=True) if isinstance(index, Tensor) else np.asarray(index)
-        return to_transitions(self.found(numbers), numbers, self._truncation_known)
+        found = self._found(numbers)
+        return to_transitions(found, numbers.astype(np.int64, copy=False), self._truncation_known)
 
-    def found(self, numbers: np.ndarray) -> Found:
+    def _found(self, numbers: np.ndarray) -> Found:
         """As `gather`, as arrays."""
         if numbers.dtype != np.int64 or numbers.ndim != 1:
             numbers = self._as_numbers(numbers)
@@ -346,7 +342,7 @@ class TaskMemory:
         if self._changed is not None:
             self._changed()
 
-    def charge(self) -> tuple[int, int]:
+    def _charge(self) -> tuple[int, int]:
         """Bytes that are accounted for, of the kept rows and of those that wait; `nbytes` is never more.
 
         A function of the rows alone, not of when arrays grew: going on from a save thins at the same moment.
