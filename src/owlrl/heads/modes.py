@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import cache
 from types import CodeType
 from typing import Any
 
@@ -85,14 +85,14 @@ def _in_training(module: nn.Module) -> list[nn.Module]:
     while waiting:
         m = waiting.pop()
         # a hook may have a mode where its layer has none (spectral norm)
-        matters = matters or has_mode(type(m)) or bool(m._forward_pre_hooks)
+        matters = matters or has_mode(type(m)) or bool(m._forward_pre_hooks)  # type: ignore[arg-type]
         if m.training:
             found.append(m)
         waiting.extend(child for child in m._modules.values() if child is not None)
     return found if matters else []
 
 
-@lru_cache(maxsize=4096)
+@cache
 def has_mode(kind: type[Any]) -> bool:
     """Whether some method of a module class names ``training``; classes without readable code count as such.
 
