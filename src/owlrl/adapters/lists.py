@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections import namedtuple
+from collections import deque, namedtuple
 from collections.abc import Iterable, Mapping, MutableSequence, Sequence
 from itertools import islice
 from typing import Any
@@ -30,7 +30,7 @@ NAMES = {
     "truncated": ("truncated",),
 }
 FORM = "(observation, action, reward, next_observation, done) or (…, terminated, truncated)"
-LANDMARKS = 16  # rows whose places are remembered between two looks
+LANDMARKS = 12  # rows of a list whose places are remembered between two looks, beside its ends
 LIST_KEY = 12
 
 
@@ -120,8 +120,7 @@ class ListReplay:
         if self._task is None:
             raise OwlStateError("ListReplay.end_task: no task was begun; call begin_task(task) first")
         if self.warm_start:
-            first = max(0, len(self.rows) - self.warm_start)
-            self._stored[self._task] = list(islice(self.rows, first, None))
+            self._stored[self._task] = self._newest(self.warm_start)
 
     def forget(self, task: str) -> None:
         """Drop what is kept of ``task``."""
@@ -150,7 +149,7 @@ class ListReplay:
         found = None
         if len(index):
             # a row may hold arrays that the script writes to again: they are copied into columns
-            found = self._transitions("new_rows", list(islice(self.rows, first, None)), index)
+            found = self._transitions("new_rows", self._newest(len(index)), index)
         self._look()
         return found
 
@@ -193,9 +192,14 @@ class ListReplay:
     def _look(self) -> None:
         """Remember where some rows are, the last one among them."""
         count = len(self.rows)
-        newest = range(max(0, count - 4), count)
-        places = sorted({*newest, *np.linspace(0, count - 1, LANDMARKS - 4).astype(int)}) if count else []
-        self._seen = [(int(place), self.rows[int(place)]) for place in places]
+        places = {*range(min(2, count)), *range(max(0, count - 4), count)}
+        if count and not isinstance(self.rows, deque):  # whose middle is far from both ends
+            places.update(np.linspace(0, count - 1, LANDMARKS).astype(int).tolist())
+        self._seen = [(place, self.rows[place]) for place in sorted(places)]
+
+    def _newest(self, count: int) -> list[Any]:
+        """The last rows, the oldest first; from the end, since a deque's front may be far away."""
+        return list(islice(reversed(self.rows), count))[::-1]
 
     def _first_new(self) -> int:
         """The place behind the last row that was seen."""
@@ -214,7 +218,7 @@ class ListReplay:
         dropped = place - found
         moved = [old for old, row in self._seen if old >= dropped and self.rows[old - dropped] is not row]
         known = {id(row) for old, row in self._seen if old < dropped}
-        if moved or dropped < 0 or any(id(row) in known for row in islice(self.rows, found + 1, None)):
+        if moved or dropped < 0 or any(id(row) in known for row in self._newest(count - 1 - found)):
             self._refuse_order()
         return found + 1
 
