@@ -14,7 +14,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test slow lint format docs wheel bench clean
+.PHONY: help demo test slow lint format docs wheel bench faults clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -58,6 +58,9 @@ wheel: $(STAMP) ## build sdist and wheel, check them, try the wheel in an empty 
 
 bench: $(STAMP) ## measure against the plain way and print the table
 	$(BIN)/python benchmarks/run.py
+
+faults: $(STAMP) ## kill, damage and interrupt saves and loads; with FULL=1 as often as docs/reliability.md says
+	$(BIN)/python -m scripts.faults $(if $(FULL),--full,--quick)
 
 clean: ## remove what the targets made, the environment included
 	rm -rf $(VENV) dist docs/_build .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -42,7 +42,7 @@ def learned(tasks: int) -> tuple[MultiHeadQ, EWCRegularizer]:
     for task in range(tasks):
         q.activate(task)
         observation, action = torch.rand(64, 7, 7, 3), torch.randint(0, 3, (64,))
-        ewc.consolidate(str(task), {"q": Consolidation(q, task, (observation,), (action,), taken, taken)})
+        ewc.remember(str(task), {"q": Consolidation(q, task, (observation,), (action,), taken, taken)})
         with torch.no_grad():
             for parameter in q.parameters():
                 parameter.add_(0.01 * torch.randn_like(parameter))

@@ -35,6 +35,7 @@ from owlrl import (
     OwlWrapper,
     RewardEvidence,
     SharedReplay,
+    Trained,
 )
 from owlrl.describe.outputs import GaussianQ
 from owlrl.envs import PendulumVectorEnv
@@ -126,16 +127,10 @@ shown["one head, shared replay"] = {name: watch(Plain(plain), angle) for name, a
 # %%
 agent = SAC(tasks["left"], seed=0)
 learner = ActorCriticLearner(
-    agent.actor,
-    agent.critics,
-    actor_optimizer=agent.actor_optimizer,
-    critic_optimizer=agent.critic_optimizer,
-    target_critics=agent.targets,
-    log_alpha=agent.log_alpha,
-    alpha_optimizer=agent.alpha_optimizer,
+    Trained(agent.actor, agent.actor_optimizer, output=agent.actor),
+    Trained(agent.critics, agent.critic_optimizer, agent.targets, output=GaussianQ()),
+    temperature=(agent.log_alpha, agent.alpha_optimizer),
     replay=agent.replay,
-    distribution=agent.actor,
-    q=GaussianQ(),
 )
 owl = OwlWrapper(
     learner, regularizer=DistillationRegularizer(1.0, every=4, seed=0), evidence=RewardEvidence(seed=0)

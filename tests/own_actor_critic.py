@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from gymnasium import spaces
 from torch import nn
 
-from owlrl import ActorCriticLearner, TaskScopedReplay
+from owlrl import ActorCriticLearner, TaskScopedReplay, Trained
 
 GAMMA = 0.9
 
@@ -124,18 +124,24 @@ class Script:
     rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
     updates: int = 0
 
-    def learner(self, **options: Any) -> ActorCriticLearner:
+    def learner(self, *, init: str = "zero", **options: Any) -> ActorCriticLearner:
+        """Described; `options` go to the learner, except those that have a network's name in front."""
+        parts = {name: {"init": init, **options.pop(name, {})} for name in ("for_actor", "for_critics")}
         given = {
-            "actor_optimizer": self.actor_optimizer,
-            "critic_optimizer": self.critic_optimizer,
-            "target_critics": self.target_critics,
-            "target_actor": self.target_actor,
-            "log_alpha": self.log_alpha,
-            "alpha_optimizer": self.alpha_optimizer,
+            "temperature": None if self.log_alpha is None else (self.log_alpha, self.alpha_optimizer),
             "replay": self.replay,
             "gamma": GAMMA,
         }
-        return ActorCriticLearner(self.actor, self.critics, **{**given, **options})
+        optimizers = self.critic_optimizer
+        if not isinstance(optimizers, list):
+            optimizers = [optimizers] * len(self.critics)
+        targets = self.target_critics or [None] * len(self.critics)
+        critics = [
+            Trained(*each, **parts["for_critics"])
+            for each in zip(self.critics, optimizers, targets, strict=True)
+        ]
+        actor = Trained(self.actor, self.actor_optimizer, self.target_actor, **parts["for_actor"])
+        return ActorCriticLearner(actor, critics, **{**given, **options})
 
     def qs(self, critics: list[nn.Module], observation, action) -> list[torch.Tensor]:
         found = [critic(observation, action) for critic in critics]

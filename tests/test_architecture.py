@@ -29,7 +29,7 @@ GROUPS: tuple[frozenset[str], ...] = (
 )
 RANK = {name: rank for rank, group in enumerate(GROUPS) for name in group}
 CORE_RANK = RANK["owlrl"]
-CORE_LIBRARIES = frozenset({"numpy", "safetensors", "torch", "typing_extensions"})
+CORE_LIBRARIES = frozenset({"numpy", "torch", "typing_extensions"})
 RUN_CODE_FROM_FILES = frozenset({"cloudpickle", "dill", "marshal", "pickle", "shelve"})
 MAX_LINES = 600
 
@@ -208,7 +208,7 @@ def test_checks_accept_what_is_allowed(tmp_path):
 
 IMPORT_PROBE = """
 import logging, os, random, sys, warnings
-import numpy as np, safetensors.torch, torch
+import numpy as np, torch
 
 def state():
     return [

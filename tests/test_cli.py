@@ -10,9 +10,11 @@ import sys
 
 import pytest
 
+import owlrl
+import owlrl_command
 from owlrl import cli
 from owlrl.cli import main
-from owlrl.experiments import METHODS, STUDIES, Study, fanout, training
+from owlrl.experiments import METHODS, STUDIES, StudyPlan, fanout, resolve_tasks, study_runs, training
 from tests.experiments.helpers import tiny
 
 SMALL = ["--frames", "128", "--episodes", "2", "--policies", "oracle", "random"]
@@ -85,7 +87,7 @@ def test_a_task_of_the_same_name_is_not_the_one_that_was_trained(trained, capsys
     ("arguments", "words"),
     [
         (["--arguments", "nonsense=1"], "unexpected keyword argument 'nonsense'"),
-        (["--env-id", "CartPole-v1", "--levels", "3"], "levels are those of owlrl/SimpleCrossing-v0"),
+        (["--env-id", "CartPole-v1", "--levels", "3"], "CartPole-v1 has no levels"),
         (["--tasks", "SC3", "--arguments", "level=3"], "arguments has level"),
         (["--policies", "random", "random"], "policies has 'random' twice"),
     ],
@@ -208,7 +210,7 @@ def test_evaluate_equals_the_evaluation_of_training(trained, capsys):
         (["train", "--tasks", "SC4"], "tasks is 'SC4'"),
         (["train", "--tasks", "SC3", "--levels", "1"], "give one of them"),
         (["train", "--env-id", "nothing", "--levels", "1"], "no environment is registered as 'nothing'"),
-        (["train", "--env-id", "owlrl/Crossroads-v0", "--levels", "1"], "cannot be made"),
+        (["train", "--env-id", "owlrl/Crossroads-v0", "--levels", "1"], "owlrl/Crossroads-v0 has no levels"),
         (["train", "--levels", "-1"], "expected numbers >= 0"),
         (["train", "--angles", "90"], "they are for 'owlrl/Pendulum-v0'"),
         (["train", "--angles", "90", "--levels", "3"], "levels are (3,) and angles are (90.0,); give one"),
@@ -226,6 +228,11 @@ def test_evaluate_equals_the_evaluation_of_training(trained, capsys):
         (["evaluate", "nowhere.safetensors"], "there is no such file"),
         (["evaluate", __file__], "is not a readable checkpoint"),
         (["reproduce", "sc4"], "name is 'sc4'"),
+        (["reproduce"], "which study? One of crossroads, sc3"),
+        (["reproduce", "sc3", "--frames", "0"], "frames is 0"),
+        (["reproduce", "sc3", "--methods", "owl", "dqn"], "methods has dqn; sc3 has experience-replay, owl"),
+        (["compare", "nowhere.py"], "nowhere.py cannot be read"),
+        (["compare", __file__], "has no make_model and no tasks and no steps"),
         (["reproduce", "sc3", "--seeds", "0"], "seeds is 0"),
         (["reproduce", "sc3", "--jobs", "0"], "jobs is 0"),
         (["reproduce", "sc3", "--scheduler", "tcp://x:1"], "go together"),
@@ -248,7 +255,7 @@ def test_bad_episodes_for_evaluate(trained, capsys):
     assert "was not gathered" in refused(capsys, "evaluate", str(trained), "--policies", "hedge+td")
 
 
-@pytest.mark.parametrize("arguments", [["nonsense"], ["train", "--frames", "many"], ["reproduce"], []])
+@pytest.mark.parametrize("arguments", [["nonsense"], ["train", "--frames", "many"], ["report"]])
 def test_what_cannot_be_read_ends_with_2(capsys, arguments):
     with pytest.raises(SystemExit) as stopped:
         main(arguments)
@@ -256,7 +263,7 @@ def test_what_cannot_be_read_ends_with_2(capsys, arguments):
     assert capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["train", "evaluate", "reproduce", "report", "demo"])
+@pytest.mark.parametrize("command", list(cli.COMMANDS))
 def test_help_has_examples(capsys, command):
     with pytest.raises(SystemExit) as stopped:
         main([command, "--help"])
@@ -286,7 +293,7 @@ def test_reproduce_prints_tables_and_failures(tmp_path, capsys, monkeypatch):
     def make(seed):
         return [tiny(seed=seed, frames=128), tiny(seed=seed, frames=64, method="owl")]
 
-    monkeypatch.setitem(STUDIES, "small", Study("two", make))
+    monkeypatch.setitem(STUDIES, "small", StudyPlan("two", make))
     real = fanout.run_experiment
 
     def failing(run):
@@ -302,6 +309,83 @@ def test_reproduce_prints_tables_and_failures(tmp_path, capsys, monkeypatch):
     assert "failed: ValueError: no luck" in err
     assert main([*command, "--list"]) == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["done", "missing"]
+
+
+def test_version_and_overview(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"owlrl {owlrl.__version__}\n"
+    assert main(["--help"]) == 0
+    out = capsys.readouterr().out
+    assert all(f"\n  {command} " in out and f"owlrl {command}" in out for command in cli.COMMANDS)
+    assert main([]) == 2
+    assert capsys.readouterr() == ("", out)
+
+
+def test_reproduce_lists_studies_and_takes_some_methods_and_frames(capsys):
+    assert main(["reproduce", "--list"]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(STUDIES)
+    some = ["--seeds", "2", "--methods", "owl", "--frames", "77", "--output", "nowhere", "--list"]
+    assert main(["reproduce", "sc3+dk2", *some]) == 0
+    names = [line.split()[1] for line in capsys.readouterr().out.splitlines()]
+    assert [name.rpartition("-")[0] for name in names] == ["sc3-dk2-owl-s0", "sc3-dk2-owl-s1"]
+    runs = study_runs("sc3+dk2", seeds=2, methods=["owl"], frames=77)
+    assert [run.id for run in runs] == names
+    assert {run.frames_of(task) for run in runs for task in run.specs} == {77}
+
+
+def test_levels_of_any_minigrid_environment(tmp_path, capsys):
+    levels = ["--env-id", "MiniGrid-LavaCrossingS9N1-v0", "--levels", "1", "2"]
+    short = ["--arguments", "max_steps=10", "--output", str(tmp_path), "--json"]
+    assert main(["train", *levels, *SMALL, *SETTINGS, *short]) == 0
+    told = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert {row["task"] for row in told["rows"]} == {
+        "minigrid-lavacrossings9n1-1", "minigrid-lavacrossings9n1-2",
+    }  # fmt: skip
+    specs = resolve_tasks("MiniGrid-LavaCrossingS9N1-v0:1,2").values()
+    first, second = (spec.table().next_state for spec in specs)
+    assert first.shape != second.shape or (first != second).any()
+    other = ["--env-id", "CartPole-v1", "--levels", "1"]
+    assert "CartPole-v1 has no levels" in refused(capsys, "train", *other)
+
+
+STUDY = """
+from tests.experiments.signs import TASKS as tasks, make_model
+steps, methods, seeds, eval_episodes = 60, ["bare"], 1, 2
+"""
+
+
+def test_compare_runs_a_file(tmp_path, capsys):
+    path, output = tmp_path / "my_study.py", tmp_path / "out"
+    path.write_text(STUDY, encoding="utf-8")
+    command = ["compare", str(path), "--output", str(output), "--steps", "40", "--seeds", "2"]
+    assert main(command) == 0
+    out, err = capsys.readouterr()
+    assert "| bare | unknown | 2 |" in out and "bare, plain: " in out and "(40 steps per task)" in out
+    assert "compare: 4 runs of 4 to do" in err
+    assert len(list(output.glob("*.jsonl"))) == 4 and (output / "report.html").is_file()
+    assert main(command) == 0  # nothing is to be done
+    assert capsys.readouterr().out == out
+    assert main(["report", str(output), "--output", str(tmp_path / "all.html")]) == 0
+    assert "A comparison" in (tmp_path / "all.html").read_text(encoding="utf-8")
+    assert main([*command, "--methods", "bare", "tests.experiments.signs:Failing"]) == 1
+    assert "fails, seed 0 failed: RuntimeError: as it should" in capsys.readouterr().out
+
+
+def test_stopped_while_importing(monkeypatch, capsys):
+    """Ctrl-C before the command itself is there."""
+
+    class Stopping:
+        def find_spec(self, name, path=None, target=None):
+            if name == "owlrl.cli":
+                raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "owlrl.cli")
+    monkeypatch.setattr(sys, "meta_path", [Stopping(), *sys.meta_path])
+    assert owlrl_command.main() == 130
+    assert capsys.readouterr() == ("", "owlrl: stopped\n")
+    monkeypatch.undo()
+    monkeypatch.setattr(sys, "argv", ["owlrl", "--version"])
+    assert owlrl_command.main() == 0
 
 
 def test_ctrl_c_says_how_to_go_on(capsys, monkeypatch, tmp_path):
@@ -353,7 +437,7 @@ def test_missing_libraries_are_one_line(capsys, monkeypatch, tmp_path):
         assert "the command needs tyro" in refused(capsys, "demo")
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     said = refused(capsys, "demo", "--picture", str(tmp_path / "x.png"))
-    assert 'pip install ".[plots]" in a checkout' in said
+    assert 'pip install "matplotlib>=3.8" "pillow>=10.1"' in said
 
 
 def test_the_module_is_a_program(monkeypatch, capsys):

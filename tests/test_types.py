@@ -1,11 +1,15 @@
 """Transitions and the head pointer."""
 
 import copy
+import pickle
+import threading
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
+from owlrl import MultiHeadQ
 from owlrl.errors import OwlTypeError, OwlValueError
 from owlrl.types import HeadPointer, Transitions, check_head
 
@@ -61,3 +65,24 @@ def test_heads_are_in_range():
     for head in (-1, 3):
         with pytest.raises(OwlValueError, match="expected 0 to 2"):
             check_head("here", head, 3)
+
+
+def test_a_block_moves_the_pointer_for_its_own_thread_only():
+    pointer, seen = HeadPointer(), []
+    pointer.index = 1
+    with pointer.at(5):
+        other = threading.Thread(target=lambda: seen.append(pointer.index))
+        other.start()
+        other.join()
+        assert pointer.head == 5
+        pointer.index = 2  # for all threads; this one is still inside its block
+        assert pointer.head == 5
+    assert seen == [1] and pointer.head == 2
+
+
+def test_a_pickled_network_takes_its_active_head_along():
+    q = MultiHeadQ(nn.Linear(2, 4), 4, 2)
+    q.activate(q.add_head())
+    copied = pickle.loads(pickle.dumps(q))
+    observation = torch.ones(3, 2)
+    assert copied.pointer is not q.pointer and torch.equal(copied(observation), q(observation))

@@ -1,6 +1,8 @@
 """OwlWrapper end to end: the point of the library, exceptions, bit equality, save and load."""
 
 import copy
+import threading
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -12,12 +14,14 @@ from owlrl import (
     EWCRegularizer,
     ExpWeightsSelector,
     MultiHeadQ,
+    OracleSelector,
     OwlWrapper,
     QLearner,
     TDErrorEvidence,
     UniformSelector,
 )
 from owlrl.errors import NonFiniteError, OwlError, OwlStateError, OwlTypeError, OwlValueError
+from owlrl.td import taken
 from tests.own_dqn import SIZE, Signs, make_replay, make_script, score, train
 
 TASKS = {"same": Signs(0), "next": Signs(1)}
@@ -111,8 +115,8 @@ def test_current_distillation_sees_what_the_network_sees():
         train(script, TASKS["same"], 40)
     with owl.task("next"):
         train(script, TASKS["next"], 40)
-        rows = owl._sample(8)
-        assert torch.equal(rows.observation.amax(1), torch.full((8,), 2.0))
+        (observation,) = owl.learner.inputs("q", script.replay.sample(8))
+        assert torch.equal(observation.amax(1), torch.full((8,), 2.0))
     assert len(seen) > 0
 
 
@@ -236,8 +240,7 @@ def test_an_exception_consolidates_nothing_and_leaves_all_usable():
     with pytest.raises(OwlValueError, match="not been learned"), owl.use("b"):
         pass
     with owl.task("b") as record:
-        assert len(script.replay) == 0 and record.head == 1
-        train(script, Signs(1), 40)
+        assert len(script.replay) == 40 and record.head == 1  # the visit goes on
     assert owl.policy().tasks == ["a", "b"]
 
 
@@ -288,15 +291,16 @@ def test_task_names_are_strings(name):
     assert not owl.tasks
 
 
-def test_blocks_do_not_nest_and_inside_one_nothing_is_saved_or_unwrapped(tmp_path):
+def test_blocks_do_not_nest_and_inside_one_nothing_is_unwrapped_adopted_or_removed():
     script = make_script()
     owl = OwlWrapper(script.learner())
     with owl.task("a"):
-        for call in (lambda: owl.task("b").__enter__(), lambda: owl.save(tmp_path / "s"), owl.unwrap):
+        refused = (owl.task("b").__enter__, owl.unwrap, lambda: owl.adopt("c"), lambda: owl.remove("a"))
+        for call in refused:
             with pytest.raises(OwlStateError, match="still open"):
                 call()
         train(script, Signs(0), 40)
-    assert list(owl.tasks) == ["a"] and not list(tmp_path.iterdir())
+    assert list(owl.tasks) == ["a"]
 
 
 def test_training_outside_a_task_is_refused():
@@ -358,8 +362,10 @@ def test_non_finite_rewards_are_refused_by_the_replay():
         ({"regularizer": EWCRegularizer({"critic": 1.0})}, "critic"),
         ({"regularizer": 500.0}, "expected a Regularizer"),
         ({"evidence": 3}, "expected a Evidence"),
-        ({"samples": 0}, "expected an int >= 1"),
-        ({"samples": True}, "expected an int >= 1"),
+        ({"memory_rows": 0}, "expected an int >= 1"),
+        ({"max_bytes": True}, "expected an int >= 1"),
+        ({"seed": -1}, "expected an int >= 0, or None"),
+        ({"watch": 3}, "expected a function"),
         ({"replay": object()}, "expected a TaskReplay"),
     ],
 )
@@ -395,7 +401,7 @@ def test_policy_and_evaluate_refuse_what_makes_no_sense():
         train(script, Signs(0), 40)
     with pytest.raises(OwlTypeError, match="expected a HeadSelector"):
         owl.policy(selector=3)
-    with pytest.raises(OwlValueError, match="pass one of them"):
+    with pytest.raises(OwlValueError, match="are for an unknown task"):
         owl.evaluate(Signs(), task="a", selector=UniformSelector())
     with pytest.raises(OwlValueError, match="learned are"):
         owl.evaluate(Signs(), task="z")
@@ -415,7 +421,7 @@ def test_one_regularizer_guards_one_learner():
 
 def test_training_inside_use_is_refused_and_moves_no_head():
     script = make_script()
-    owl = OwlWrapper(script.learner())
+    owl = OwlWrapper(script.learner(), regularizer=None)
     with owl.task("a"):
         train(script, Signs(0), 40)
     kept = script.q.heads[0].weight.clone()
@@ -485,7 +491,7 @@ def test_a_failed_consolidation_leaves_the_evidence_as_it_was(monkeypatch):
     def broken(*_):
         raise MemoryError
 
-    monkeypatch.setattr(owl.regularizer, "consolidate", broken)
+    monkeypatch.setattr(owl.regularizer, "remember", broken)
     with pytest.raises(MemoryError), owl.task("a"):
         train(script, Signs(0), 60)
     assert owl.evidence.state_dict() == known and owl.tasks["a"].visits == 1
@@ -562,7 +568,7 @@ def test_loading_into_another_learner_names_everything_and_undoes_itself(tmp_pat
     other = make_script("plain")
     with pytest.raises(OwlValueError) as caught:
         OwlWrapper.load(tmp_path / "s", other.learner())
-    assert "regularizer is None, but EWCRegularizer was saved" in str(caught.value)
+    assert "regularizer is DistillationRegularizer, but EWCRegularizer was saved" in str(caught.value)
     assert "per_task are [], but ['epsilon'] were saved" in str(caught.value)
     assert type(other.q[-1]) is nn.Linear
     other.q = nn.Sequential(nn.Linear(SIZE, 8), nn.ReLU(), nn.Linear(8, SIZE))
@@ -667,7 +673,8 @@ def test_nothing_goes_on_after_unwrapping(kind, tmp_path):
 def test_repr_shows_the_stack():
     _, owl, _ = wrapped("multihead")
     assert repr(owl) == (
-        "OwlWrapper(QLearner(MultiHeadQ), regularizer=EWCRegularizer, replay=TaskScopedReplay, tasks=[])"
+        "OwlWrapper(QLearner(MultiHeadQ), regularizer=EWCRegularizer, evidence=ModelEvidence, "
+        "replay=TaskScopedReplay, tasks=[])"
     )
 
 
@@ -688,3 +695,242 @@ def test_evidence_is_measured_for_each_head():
         with owl.task(name):
             train(script, env, 100)
     assert set(evidence.scales) == {0, 1} and all(s > 0 for s in evidence.scales.values())
+
+
+# ------------------------------------------------------------------------------- defaults
+
+
+@pytest.mark.parametrize("kind", ["plain", "multihead", "dueling"])
+def test_the_bare_call_keeps_the_first_task_and_finds_both(kind):
+    script = make_script(kind)
+    owl = OwlWrapper(script.learner(), seed=0)
+    for name, env in TASKS.items():
+        with owl.task(name):
+            train(script, env)
+    for name, env in TASKS.items():
+        assert owl.evaluate(env, task=name, seed=1).mean_return > 7.5
+        unknown = owl.evaluate(env, true_task=name, seed=1)
+        assert unknown.found.mean() > 0.9 and unknown.mean_return > 6.0
+
+
+class Dropping(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(SIZE, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.2))
+        self.last = nn.Linear(16, SIZE)
+
+    def forward(self, x):
+        return self.last(self.body(x))
+
+
+def test_with_one_task_the_bare_call_changes_no_bit_of_a_network_with_dropout_and_batch_norm():
+    ended = []
+    for wrapped in (False, True):
+        torch.manual_seed(3)
+        q = Dropping()
+        optimizer, replay = torch.optim.Adam(q.parameters(), lr=1e-2), make_replay("scoped")
+        owl = OwlWrapper(QLearner(q, None, optimizer, replay=replay, gamma=0.5)) if wrapped else None
+        if owl is None:
+            replay.begin_task("only")
+        with owl.task("only") if owl is not None else nullcontext():
+            rng = np.random.default_rng(0)
+            for _ in range(200):
+                sign, action = np.eye(SIZE, dtype=np.float32)[rng.integers(SIZE)], int(rng.integers(SIZE))
+                replay.add(sign, action, float(action), sign, True, False)
+                if len(replay) < 16:
+                    continue
+                batch = replay.sample(16)
+                loss = (taken(q(batch.observation), batch.action) - batch.reward).square().mean()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+            ended.append(({k: v.clone() for k, v in q.state_dict().items()}, torch.get_rng_state()))
+    assert equal(ended[0][0], ended[1][0]) and torch.equal(ended[0][1], ended[1][1])
+
+
+def test_a_seeded_learner_gives_the_same_bits_twice_with_nothing_else_seeded():
+    states = []
+    for _ in range(2):
+        script = make_script("plain", seed=5)
+        owl = OwlWrapper(script.learner())
+        for name, env in TASKS.items():
+            with owl.task(name):
+                train(script, env, steps=100)
+        states.append(weights(script))
+    assert equal(*states)
+
+
+def test_parts_can_be_turned_off():
+    script = make_script()
+    owl = OwlWrapper(script.learner(), regularizer=None, evidence=None)
+    with owl.task("same"):
+        train(script, TASKS["same"], steps=50)
+    assert owl.regularizer is None and owl.evidence is None
+    with pytest.raises(OwlStateError, match=r"evidence=ModelEvidence\(\)"):
+        owl.policy()
+    assert owl.evaluate(TASKS["same"], task="same", episodes=1).returns.shape == (1,)
+    assert owl.evaluate(TASKS["same"], selector=UniformSelector(seed=0), episodes=1).returns.shape == (1,)
+
+
+def test_a_replay_that_mixes_tasks_is_refused():
+    script = make_script(replay="shared")
+    with pytest.raises(OwlValueError, match="mixes the rows of all tasks"):
+        OwlWrapper(script.learner())
+
+
+# --------------------------------------------------------------------- visits that are interrupted
+
+
+def test_a_visit_goes_on_after_an_exception():
+    script = make_script()
+    owl = OwlWrapper(script.learner(per_task={"epsilon": (epsilon := Epsilon())}), seed=0)
+    with pytest.raises(KeyboardInterrupt), owl.task("same"):
+        train(script, TASKS["same"], steps=50)
+        epsilon(), epsilon()
+        stored = len(script.replay)
+        raise KeyboardInterrupt
+    assert epsilon.calls == 0 and not owl.tasks["same"].visits
+    with owl.task("same"):
+        assert (epsilon.calls, len(script.replay)) == (2, stored)
+    assert owl.tasks["same"].visits == 1 and owl.memory["same"].seen == stored
+
+
+def test_a_failed_end_loses_nothing_and_can_be_repeated(monkeypatch):
+    script = make_script()
+    owl = OwlWrapper(script.learner(), seed=0)
+    with monkeypatch.context() as broken:
+        broken.setattr(owl.regularizer, "remember", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError), owl.task("same"):
+            train(script, TASKS["same"], steps=50)
+            trained = weights(script)
+    assert equal(weights(script), trained)
+    with owl.task("same"):
+        assert len(script.replay) == owl.memory["same"].seen > 0
+    assert owl.tasks["same"].visits == 1
+
+
+def test_another_task_in_between_starts_the_visit_over_and_keeps_what_is_remembered():
+    script = make_script()
+    owl = OwlWrapper(script.learner(), seed=0)
+    with pytest.raises(KeyError), owl.task("same"):
+        train(script, TASKS["same"], steps=50)
+        raise KeyError
+    with owl.task("next"):
+        train(script, TASKS["next"], steps=50)
+    with owl.task("same"):
+        assert not len(script.replay)
+        train(script, TASKS["same"], steps=50)
+    assert owl.tasks["same"].visits == 1 and owl.memory["same"].seen > len(script.replay)
+
+
+@pytest.mark.parametrize("kind", ["plain", "multihead"])
+def test_saved_inside_a_block_and_loaded_the_visit_goes_on_bit_for_bit(kind, tmp_path):
+    def make():
+        script = make_script(kind, seed=2)
+        return script, script.learner()
+
+    script, learner = make()
+    owl = OwlWrapper(learner, seed=0)
+    with owl.task("same"):
+        train(script, TASKS["same"], steps=80)
+    with owl.task("next"):
+        train(script, TASKS["next"], steps=60)
+        owl.save(tmp_path / "inside.safetensors")
+        python_state = script.rng.getstate()
+        train(script, Signs(1), steps=60)
+    again, learner = make()
+    loaded = OwlWrapper.load(tmp_path / "inside.safetensors", learner, seed=0)
+    with loaded.task("next"):
+        again.rng.setstate(python_state)
+        train(again, Signs(1), steps=60)
+    assert equal(weights(script), weights(again))
+    assert loaded.tasks["next"].steps == owl.tasks["next"].steps
+    assert loaded.memory["next"].seen == owl.memory["next"].seen
+
+
+# ------------------------------------------------------------------------------- removing, adopting
+
+
+def test_a_removed_task_is_gone_everywhere_and_its_head_is_used_again():
+    script = make_script()
+    owl = OwlWrapper(script.learner(), seed=0)
+    for name, env in TASKS.items():
+        with owl.task(name):
+            train(script, env, steps=100)
+    owl.remove("same")
+    assert list(owl.tasks) == ["next"] == list(owl.memory) == owl.policy().tasks
+    assert script.q(torch.eye(SIZE), head=0).eq(0).all()
+    with owl.task("third"):
+        train(script, Signs(2), steps=100)
+    assert owl.tasks["third"].head == 0 and script.q.num_heads == 2
+    with pytest.raises(OwlValueError, match="no task 'same'"):
+        owl.remove("same")
+
+
+@pytest.mark.parametrize("source", ["rows", "env"])
+def test_what_a_learner_knew_before_is_adopted_without_training(source):
+    script = make_script("plain")
+    script.replay.begin_task("before")
+    train(script, TASKS["same"])
+    known = weights(script)
+    owl = OwlWrapper(script.learner(), seed=0)
+    given = {"rows": script.replay.sample_distinct(500)} if source == "rows" else {"env": TASKS["same"]}
+    owl.adopt("same", **given)
+    assert equal(weights(script), known)
+    with owl.task("next"):
+        train(script, TASKS["next"])
+    assert owl.evaluate(TASKS["same"], task="same", seed=1).mean_return > 7.5
+    assert owl.evaluate(TASKS["same"], true_task="same", seed=1).found.mean() > 0.9
+    with pytest.raises(OwlStateError, match="before the first task"):
+        owl.adopt("late", env=TASKS["same"])
+
+
+def test_adopting_needs_rows_or_an_environment():
+    owl = OwlWrapper(make_script().learner())
+    with pytest.raises(OwlValueError, match="rows= or env="):
+        owl.adopt("same")
+    assert not owl.tasks
+
+
+# ------------------------------------------------------------------------------- watching
+
+
+def test_numbers_are_handed_to_whoever_watches():
+    seen = []
+    script = make_script()
+    owl = OwlWrapper(
+        script.learner(), watch=lambda step, numbers: seen.append((step, numbers)), watch_every=10
+    )
+    for name, env in TASKS.items():
+        with owl.task(name):
+            train(script, env, steps=100)
+    steps, numbers = zip(*seen, strict=True)
+    assert set(steps) >= {10, 20} and {n["head"] for n in numbers} == {0.0, 1.0}
+    assert numbers[-1]["memory/rows"] > 0 and any("drift" in key for key in numbers[-1])
+
+
+def test_threads_may_act_beside_training():
+    script = make_script()
+    owl = OwlWrapper(script.learner(), seed=0)
+    for name, env in TASKS.items():
+        with owl.task(name):
+            train(script, env)
+    wrong, stop = [], threading.Event()
+    signs = np.eye(SIZE, dtype=np.float32)
+
+    def act(shift: int) -> None:
+        policy = owl.policy(OracleSelector(shift))
+        policy.reset(num_envs=SIZE)
+        while not stop.is_set():
+            if (policy.act(signs) != (np.arange(SIZE) + shift) % SIZE).any():
+                wrong.append(shift)
+
+    threads = [threading.Thread(target=act, args=(shift,)) for shift in (0, 1, 0, 1)]
+    for thread in threads:
+        thread.start()
+    with owl.task("third"):
+        train(script, Signs(2))
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert not wrong

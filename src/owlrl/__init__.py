@@ -7,9 +7,7 @@ says which task it is (`ExpWeightsSelector`), put around your own training loop 
 
 from owlrl.acting.episodes import Evaluation
 from owlrl.acting.policy import AdaptivePolicy
-from owlrl.describe.actor_critic import ActorCriticLearner
-from owlrl.describe.check import check_learner
-from owlrl.describe.q_learner import QLearner
+from owlrl.describe import ActorCriticLearner, QLearner, Trained, check_learner
 from owlrl.evidence import GaussianNLLEvidence, ModelEvidence, RewardEvidence, TDErrorEvidence
 from owlrl.heads import MultiHeadQ, promote_output_layers
 from owlrl.regularizers import CombinedRegularizer, DistillationRegularizer, EWCRegularizer
@@ -49,6 +47,7 @@ __all__ = [
     "SharedReplay",
     "TDErrorEvidence",
     "TaskScopedReplay",
+    "Trained",
     "Transitions",
     "UniformSampler",
     "UniformSelector",

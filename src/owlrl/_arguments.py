@@ -70,7 +70,10 @@ class Arguments:
         if value is None and none:
             return None
         if isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool):
-            number = float(value)
+            try:
+                number = float(value)
+            except OverflowError:  # an int beyond all floats
+                number = math.inf
             if (
                 math.isfinite(number)
                 and (least is None or number >= least)

@@ -1,4 +1,4 @@
-"""The command ``owlrl``: train, evaluate, reproduce, report, demo."""
+"""The command ``owlrl``: train, evaluate, compare, reproduce, report, demo."""
 
 from __future__ import annotations
 
@@ -8,17 +8,38 @@ import sys
 from collections.abc import Sequence
 from typing import Annotated, Any, Union
 
+from owlrl import __version__
 from owlrl.errors import OwlError, OwlStateError, install_hint
-from owlrl.experiments.commands import Demo, Evaluate, Report, Reproduce, Train
+from owlrl.experiments.commands import Compare, Demo, Evaluate, Report, Reproduce, Train
 
 __all__ = ["main"]
 
 STOPPED, CLOSED = 130, 141  # what a shell gives after Ctrl-C, and where nobody reads on: owlrl … | head
 EXAMPLES = {
+    "demo": """Show in two minutes what one head cannot do and OWL can.
+
+  owlrl demo
+  owlrl demo --arms 6 --seed 1 --picture demo.png
+  owlrl demo pendulum
+""",
+    "compare": """Compare methods on your own tasks with your own model, as a file of Python says.
+
+  owlrl compare my_study.py
+  owlrl compare my_study.py --jobs 2 --seeds 5 --output runs/mine
+  owlrl compare my_study.py --methods bare alone owl --steps 2000
+
+The file has, for example:
+
+  tasks = {"forward": make_forward, "backward": make_backward}   # Gymnasium ids, or functions of a seed
+  steps, methods, seeds = 50_000, ["bare", "alone", "owl"], 5
+  def make_model(env, seed):
+      return stable_baselines3.SAC("MlpPolicy", env, seed=seed)
+""",
     "train": """Train a method on tasks one after the other, and evaluate it.
 
   owlrl train --tasks SC3
   owlrl train --env-id owlrl/SimpleCrossing-v0 --levels 3 7 14 --method owl --json
+  owlrl train --env-id MiniGrid-LavaCrossingS9N1-v0 --levels 1 2
   owlrl train --tasks Crossroads-4 --arguments breadcrumbs=true --frames 30000
   owlrl train --env-id owlrl/Pendulum-v0 --angles 90 -90 --json
 """,
@@ -29,25 +50,28 @@ EXAMPLES = {
 """,
     "reproduce": """Do all runs of a study, several at once, and print its tables.
 
+  owlrl reproduce --list
   owlrl reproduce sc3 --seeds 3 --jobs 2
+  owlrl reproduce sc5 --seeds 1 --methods owl-memory --frames 30000
   owlrl reproduce headline --seeds 10 --jobs 8 --backend dask --scheduler tcp://host:8786
   owlrl reproduce headline --list
-  owlrl reproduce pendulum --seeds 5 --jobs 2
 """,
     "report": """Put tables and pictures of all results in a directory on one page.
 
   owlrl report runs
   owlrl report runs --output report.html --episodes 1
 """,
-    "demo": """Show in two minutes what one head cannot do and OWL can.
-
-  owlrl demo
-  owlrl demo --arms 6 --seed 1 --picture demo.png
-  owlrl demo pendulum
-""",
 }
-KEEPING = ("train", "reproduce")
-COMMANDS = {"train": Train, "evaluate": Evaluate, "reproduce": Reproduce, "report": Report, "demo": Demo}
+KEEPING = ("train", "reproduce", "compare")
+NAMED = ("demo", "reproduce")  # whose --name may be left out
+COMMANDS = {
+    "demo": Demo,
+    "compare": Compare,
+    "train": Train,
+    "evaluate": Evaluate,
+    "reproduce": Reproduce,
+    "report": Report,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -63,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else list(arguments)
     try:
         try:
-            return int(_parse(given)())
+            return _run(given)
         finally:
             if sys.stdout is not None:  # it was closed: owlrl … >&-
                 sys.stdout.flush()  # or a closed pipe is only noticed when the interpreter ends
@@ -80,13 +104,39 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
 
 
+def _run(given: list[str]) -> int:
+    if given[:1] in (["--version"], ["-V"]):
+        print(f"owlrl {__version__}")
+        return 0
+    if given[:1] in ([], ["--help"], ["-h"]):
+        print(_overview(), file=sys.stdout if given else sys.stderr)
+        return 0 if given else 2
+    return int(_parse(given)())
+
+
+def _overview() -> str:
+    """All commands with what they are for and an example of each."""
+    lines = [
+        f"owlrl {__version__}: continual reinforcement learning around the learner you have.",
+        "",
+        "usage: owlrl COMMAND [OPTIONS]; owlrl COMMAND --help shows all options and more examples.",
+        "",
+    ]
+    for name, text in EXAMPLES.items():
+        about, _, rest = text.partition("\n")
+        example = next(line.strip() for line in rest.splitlines() if line.startswith("  owlrl "))
+        lines += [f"  {name:11}{about}", f"{'':13}{example}", ""]
+    return "\n".join([*lines, "From Python: owlrl.OwlWrapper(model), owlrl.experiments.compare(...)."])
+
+
 def _parse(arguments: list[str]) -> Any:
     try:
         tyro = importlib.import_module("tyro")
     except ImportError as error:
         raise OwlStateError(f"the command needs tyro ({error}); {install_hint('cli')}") from error
-    if arguments[:1] == ["demo"] and arguments[1:2] and not arguments[1].startswith("-"):
-        arguments = ["demo", "--name", *arguments[1:]]
+    command, *rest = arguments
+    if command in NAMED and rest and not rest[0].startswith("-"):
+        arguments = [command, "--name", *rest]
     kinds = tuple(
         Annotated[kind, tyro.conf.subcommand(name, description=EXAMPLES[name], prefix_name=False)]
         for name, kind in COMMANDS.items()

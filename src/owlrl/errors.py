@@ -6,7 +6,9 @@ Every error derives from `OwlError` and from the built-in that fits, so both
 
 from __future__ import annotations
 
+import importlib.metadata
 import numbers
+import re
 from collections.abc import Iterable
 
 __all__ = [
@@ -69,13 +71,21 @@ class NonFiniteError(OwlError, ArithmeticError):
 
 
 def install_hint(extra: str) -> str:
-    """How to get the libraries of an extra; not by name, which is another project's on PyPI.
+    """How to get the libraries of an extra, by their names: owlrl's own is another project's on PyPI.
 
     >>> from owlrl.errors import install_hint
     >>> install_hint("cli")
-    'pip install ".[cli]" in a checkout of owlrl'
+    'pip install "joblib>=1.4" "tqdm>=4.66" "tyro>=0.9"'
     """
-    return f'pip install ".[{extra}]" in a checkout of owlrl'
+    try:
+        wanted = importlib.metadata.requires("owlrl") or []
+    except importlib.metadata.PackageNotFoundError:
+        wanted = []
+    own = re.compile(rf"(.+?) *; *extra *== *['\"]{extra}['\"]")
+    names = [found[1].replace(" ", "") for text in wanted if (found := own.fullmatch(text))]
+    if not names:  # not installed but on the path
+        return f'pip install ".[{extra}]" in a checkout of owlrl'
+    return "pip install " + " ".join(f'"{name}"' for name in names)
 
 
 def int_problem(name: str, value: object, *, least: int = 1) -> str | None:

@@ -96,6 +96,7 @@ class Consolidation:
         output: ``output(network_output, *targets) -> (B,)``: the number per row whose
             sensitivity ``importance="output"`` measures; for a Q-network Q(s, a).
         loss: ``loss(network_output, *targets) -> (B,)``: the learner's loss per row.
+        weight: (N,) how much each row counts, with mean 1; None where all count alike.
 
     >>> import torch
     >>> from torch import nn
@@ -113,22 +114,34 @@ class Consolidation:
     targets: tuple[Tensor, ...]
     output: Callable[..., Tensor]
     loss: Callable[..., Tensor]
+    weight: Tensor | None = None
 
 
 @runtime_checkable
 class Regularizer(Stateful, Protocol):
-    """Keeps what was learned: a penalty that grows as the networks move away from it."""
+    """Keeps what was learned: a penalty that grows as the networks move away from it.
 
-    def bind(self, networks: Mapping[str, MultiHead], sample: Callable[[int], Transitions]) -> None:
-        """Learn which networks are guarded and where prepared rows of the current task come from."""
+    `owlrl.regularizers.Regularizer` is a base class that leaves two methods to be written.
+    """
+
+    def bind(self, learner: OffPolicyLearner, memories: Mapping[str, Any] | None) -> None:
+        """Learn whose networks are guarded, and where the rows of each task are (`owlrl.memory`)."""
         ...
 
-    def consolidate(self, task: str, context: Mapping[str, Consolidation]) -> None:
+    def remember(self, task: str, context: Mapping[str, Consolidation]) -> None:
         """Take in what ``task`` needs kept; a task seen before replaces its own earlier term."""
+        ...
+
+    def forget(self, task: str) -> None:
+        """Keep nothing of ``task`` any more."""
         ...
 
     def penalty(self) -> Tensor:
         """The penalty now, a scalar with gradient, for a loss of one's own."""
+        ...
+
+    def watch(self) -> dict[str, float]:
+        """Numbers for a log: how far old heads have drifted, how hard they are pulled."""
         ...
 
     def attach(self, optimizer: Optimizer) -> None:
@@ -174,6 +187,8 @@ class TaskReplay(Stateful, Protocol):
 class HeadSelector(Protocol):
     """Chooses a head when nobody says which task it is.
 
+    `owlrl.selection.Selector` is the base that all built-in selectors have, and a user's may have.
+
     Everything comes in two shapes: for one episode (``reset(n)``: an int, an array (n,)) and
     for E episodes side by side (``reset(n, num_episodes=E)``: arrays (E,) and (E, n)).
     """
@@ -209,14 +224,21 @@ class HeadSelector(Protocol):
 
 @runtime_checkable
 class Evidence(Stateful, Protocol):
-    """Scores heads on transitions: the lower, the more it looks like that head's task."""
+    """Scores heads on transitions: the lower, the more it looks like that head's task.
 
-    def calibrate(self, learner: OffPolicyLearner, head: int, transitions: Transitions) -> None:
+    `owlrl.evidence.Evidence` is the base that all built-in evidence has, and a user's may have.
+    """
+
+    def calibrate(self, learner: OffPolicyLearner, head: int, rows: Transitions) -> None:
         """Measure a head's own scale on rows of its own task, at the end of that task."""
         ...
 
-    def losses(self, learner: OffPolicyLearner, transitions: Transitions, heads: np.ndarray) -> np.ndarray:
-        """Non-negative losses (B, len(heads)) of the given heads on B transitions, in one pass."""
+    def losses(self, learner: OffPolicyLearner, rows: Transitions, heads: np.ndarray) -> np.ndarray:
+        """Non-negative losses (len(heads), len(rows)) of the given heads, in one pass."""
+        ...
+
+    def forget(self, head: int) -> None:
+        """Drop what is kept of a head."""
         ...
 
 
@@ -257,6 +279,30 @@ class OffPolicyLearner(Protocol):
         """The discount of one step."""
         ...
 
+    @property
+    def seed(self) -> int | None:
+        """The seed that the learner was given, where it knows one: parts without a seed take it."""
+        ...
+
+    def scaling(self) -> Any:
+        """How raw rows become what the networks see now, a `owlrl.memory.Scaling`; None where they are it."""
+        ...
+
+    def finish_task(self) -> None:
+        """A task is left: put what is to be kept (averaged weights, say) into the networks.
+
+        Called before anything of the task is remembered.
+        """
+        ...
+
+    def trial(self, row: Transitions | None) -> list[str]:
+        """Run a row (None: one of zeros) through all that is needed later; everything that fails.
+
+        Forward pass, heads, TD errors, consolidation; in evaluation mode, with the generators as before
+        and nothing changed. Called when the learner is wrapped, and with the first row that it stores.
+        """
+        ...
+
     def problems(self) -> list[str]:
         """Everything wrong that can be seen before anything is changed."""
         ...
@@ -273,8 +319,16 @@ class OffPolicyLearner(Protocol):
         """Grow every network, target and optimizer by one head; return its index."""
         ...
 
+    def reset_head(self, head: int) -> None:
+        """Let a head of every network and target start over, as a new one would."""
+        ...
+
     def set_env(self, env: object) -> None:
         """Train in ``env`` from now on."""
+        ...
+
+    def record(self, numbers: Mapping[str, float]) -> None:
+        """Write numbers to the learner's own log; nothing where it has none."""
         ...
 
     def prepare(self, observation: Any) -> Tensor:
@@ -282,6 +336,10 @@ class OffPolicyLearner(Protocol):
 
         A tensor, or for learners of such observations a dict of arrays; what was prepared stays as it is.
         """
+        ...
+
+    def inputs(self, name: str, rows: Transitions) -> tuple[Tensor, ...]:
+        """What network ``name`` is called with for ``rows``, raw or scaled as they are."""
         ...
 
     def act(self, observation: Tensor, heads: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,6 +24,10 @@ class StepGuard:
     regularizer's share included: the weights stay as they are. A learned temperature's steps are
     looked at like a network's.
 
+    Args:
+        learner: the learner, its networks bound.
+        on_step: called with the number of the step before each step of the first optimizer.
+
     >>> import torch
     >>> from torch import nn
     >>> from owlrl import MultiHeadQ, QLearner
@@ -42,8 +46,9 @@ observations and loss, or lower the step size
     >>> guard.detach()
     """
 
-    def __init__(self, learner: OffPolicyLearner) -> None:
+    def __init__(self, learner: OffPolicyLearner, on_step: Callable[[int], None] | None = None) -> None:
         self.steps = 0
+        self._on_step = on_step
         self._learner = learner
         self._task: str | None = None
         self._temperatures = [t for t in learner.per_task.values() if isinstance(t, TaskTemperature)]
@@ -56,9 +61,11 @@ observations and loss, or lower the step size
         """Allow steps."""
         self._task, self.steps = task, 0
 
-    def end(self) -> None:
-        """Refuse steps again."""
+    def end(self) -> int:
+        """Refuse steps again; how many were made since `begin`."""
         self._task = None
+        made, self.steps = self.steps, 0
+        return made
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -95,7 +102,10 @@ observations and loss, or lower the step size
                 "optimizer.step() was called outside a task; train inside `with owl.task(name):`, not inside "
                 "`owl.use(name)`, or owl.unwrap() the learner first"
             )
-        self.steps += id(optimizer) == self._first
+        if id(optimizer) == self._first:
+            self.steps += 1
+            if self._on_step is not None:
+                self._on_step(self.steps)
         grads = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
         # one number for all: a norm is finite only if every entry is
         finite = not grads or math.isfinite(float(torch.stack(torch._foreach_norm(grads)).sum()))

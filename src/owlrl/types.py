@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
@@ -81,9 +82,9 @@ class Transitions:
 class HeadPointer:
     """Which head is active: one object shared by a network, its target and its copies.
 
-    ``index`` is an int in training. `at` changes it for the
-    length of a ``with`` block. A deep copy of a module keeps the *same* pointer, so a
-    deep-copied target network follows its online network. Not thread-safe.
+    ``index`` is an int in training, and the same for all threads. `at` changes it for the length of a
+    ``with`` block and for the calling thread only, so several threads may act with different heads. A deep
+    copy of a module keeps the *same* pointer, so a deep-copied target network follows its online network.
 
     >>> import copy
     >>> from owlrl.types import HeadPointer
@@ -99,28 +100,43 @@ class HeadPointer:
 
     ALL = "all"
 
-    __slots__ = ("index", "owner")
+    __slots__ = ("_active", "_local", "owner")
 
     def __init__(self) -> None:
-        self.index: int | str | Tensor = 0
+        self._active: int = 0
+        self._local = threading.local()  # has an ``index`` inside the blocks of `at`
         self.owner: object = None  # the wrapper that sets it; a second one is refused
+
+    @property
+    def index(self) -> int | str | Tensor:
+        """The active head; inside the library also "all" or a head per row."""
+        index: int | str | Tensor = getattr(self._local, "index", self._active)
+        return index
+
+    @index.setter
+    def index(self, head: int) -> None:
+        self._active = head
 
     @property
     def head(self) -> int:
         """The active head as an int; only inside the library is it ever anything else."""
-        if not isinstance(self.index, int):
+        index = self.index
+        if not isinstance(index, int):
             raise OwlTypeError("HeadPointer.head: several heads are active inside this call")
-        return self.index
+        return index
 
     @contextmanager
     def at(self, index: int | str | Tensor) -> Iterator[None]:
-        """Point at ``index`` inside the block and back afterwards, whatever happens."""
-        before = self.index
-        self.index = index
+        """Point this thread at ``index`` inside the block and back afterwards, whatever happens."""
+        before = getattr(self._local, "index", None)
+        self._local.index = index
         try:
             yield
         finally:
-            self.index = before
+            if before is None:
+                del self._local.index
+            else:
+                self._local.index = before
 
     def __copy__(self) -> HeadPointer:
         return self
@@ -128,8 +144,18 @@ class HeadPointer:
     def __deepcopy__(self, memo: dict[int, object]) -> HeadPointer:
         return self
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _pointer_at, (self._active,)
+
     def __repr__(self) -> str:
         return f"HeadPointer({self.index!r})"
+
+
+def _pointer_at(head: int) -> HeadPointer:
+    """What a pickled network finds instead of its pointer: one that nobody else shares."""
+    pointer = HeadPointer()
+    pointer.index = head
+    return pointer
 
 
 def check_head(where: str, head: object, num_heads: int) -> int:

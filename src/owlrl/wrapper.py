@@ -1,23 +1,32 @@
-"""`OwlWrapper`: tells a learner which task it is in and guards what it has learned."""
+"""`OwlWrapper`: gives a learner a head, a memory and schedules per task, and guards what it has learned."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from torch.optim import Optimizer
 
-from owlrl.acting.episodes import Evaluation, run_episodes
+from owlrl._arguments import Arguments
+from owlrl.acting.episodes import Evaluation, collect_rows, run_episodes
 from owlrl.acting.policy import AdaptivePolicy
 from owlrl.checkpoint import load_state, save_state, set_rng_state
-from owlrl.describe.check import check_bound, check_learner, part_problem
-from owlrl.describe.given import as_env, as_learner, as_replay
-from owlrl.errors import OwlStateError, OwlTypeError, OwlValueError, int_problem, raise_problems
-from owlrl.evidence import TDErrorEvidence
+from owlrl.describe.given import (
+    as_env,
+    as_learner,
+    as_replay,
+    check_bound,
+    check_learner,
+    part_problem,
+)
+from owlrl.errors import OwlStateError, OwlTypeError, OwlValueError, raise_problems
+from owlrl.evidence import ModelEvidence
+from owlrl.memory import TaskMemories
 from owlrl.protocols import Evidence, HeadSelector, OffPolicyLearner, Regularizer, Stateful, TaskReplay
+from owlrl.regularizers import DistillationRegularizer
+from owlrl.replay import SharedReplay
 from owlrl.selection import ExpWeightsSelector, OracleSelector
 from owlrl.step_guard import StepGuard
 from owlrl.types import HeadPointer, Transitions
@@ -25,33 +34,45 @@ from owlrl.wrapper_state import TaskRecord, load_own_state, own_state, restore_w
 
 __all__ = ["OwlWrapper"]
 
+LOOK_EVERY = 32  # optimizer steps between two looks at what the learner stored
+Watcher = Callable[[int, dict[str, float]], None]
+
 
 class OwlWrapper:
-    """Lets the learner you have learn task after task, and act when the task is not told.
+    """Lets the learner you have learn task after task, and act when the task is unknown.
+
+    ``OwlWrapper(learner)`` alone is the best we know: a head per task that starts at zero, old heads held
+    to their answers on remembered rows, and models of the tasks to find the task with. With one task the
+    learner is bit for bit the bare one.
 
     Args:
-        learner: a `QLearner` or `ActorCriticLearner` that describes your own, a live Stable-Baselines3
-            model, or any `owlrl.protocols.OffPolicyLearner`.
-        regularizer: guards what earlier tasks need, e.g. ``EWCRegularizer(500.0)``.
+        learner: a live Stable-Baselines3 model, an `owlrl.learners.DQN` or `SAC`, a `QLearner` or
+            `ActorCriticLearner` that describes your own, or any `owlrl.protocols.OffPolicyLearner`.
+        regularizer: guards what earlier tasks need; by default a `DistillationRegularizer`, None for none.
+        evidence: what head selection is fed with; by default a `ModelEvidence`, None for none.
         replay: used instead of the learner's own description of its replay.
-        evidence: what head selection is fed with; `TDErrorEvidence` by default.
-        samples: at most this many rows of a task are looked at when it has been learned.
+        memory_rows: rows remembered of each task (see `owlrl.memory.TaskMemory`).
+        max_bytes: bytes of all remembered rows together.
+        seed: of the parts made here and of the memory; by default the learner's.
+        watch: called with the step and a dict of numbers (active head, drift of old heads, pull relative
+            to the learner's gradient, rows in memory) every ``watch_every`` optimizer steps.
+        watch_every: optimizer steps between two calls of ``watch``.
 
     >>> import numpy as np, torch
     >>> from torch import nn
-    >>> from owlrl import EWCRegularizer, MultiHeadQ, OwlWrapper, QLearner, TaskScopedReplay
+    >>> from owlrl import MultiHeadQ, OwlWrapper, QLearner, TaskScopedReplay
     >>> q = MultiHeadQ(nn.Sequential(nn.Linear(2, 8), nn.ReLU()), 8, 3)
     >>> optimizer = torch.optim.Adam(q.parameters())
     >>> replay = TaskScopedReplay(100, observation_shape=(2,), observation_dtype=np.float32)
-    >>> owl = OwlWrapper(QLearner(q, None, optimizer, replay=replay), regularizer=EWCRegularizer(500.0))
+    >>> owl = OwlWrapper(QLearner(q, None, optimizer, replay=replay), seed=0)
     >>> for name, paying in (("left", 0), ("right", 2)):
     ...     with owl.task(name):  # your loop, unchanged
     ...         for action in range(3):
     ...             replay.add(np.ones(2, np.float32), action, float(action == paying),
     ...                        np.ones(2, np.float32), True, False)
     >>> owl
-    OwlWrapper(QLearner(MultiHeadQ), regularizer=EWCRegularizer, replay=TaskScopedReplay, \
-tasks=['left', 'right'])
+    OwlWrapper(QLearner(MultiHeadQ), regularizer=DistillationRegularizer, evidence=ModelEvidence, \
+replay=TaskScopedReplay, tasks=['left', 'right'])
     >>> q.num_heads
     2
     """
@@ -60,23 +81,41 @@ tasks=['left', 'right'])
         self,
         learner: Any,
         *,
-        regularizer: Regularizer | None = None,
+        regularizer: Regularizer | Literal["default"] | None = "default",
+        evidence: Evidence | Literal["default"] | None = "default",
         replay: Any = None,
-        evidence: Evidence | None = None,
-        samples: int = 60_000,
+        memory_rows: int = 20_000,
+        max_bytes: int = 2**30,
+        seed: int | None = None,
+        watch: Watcher | None = None,
+        watch_every: int = 1_000,
     ) -> None:
         self.learner = learner = as_learner(learner)
         check_learner(learner)
-        self.regularizer = regularizer
+        arguments = Arguments("OwlWrapper")
+        self.memory_rows = arguments.integer("memory_rows", memory_rows)
+        self.max_bytes = arguments.integer("max_bytes", max_bytes)
+        self.seed = arguments.integer("seed", learner.seed if seed is None else seed, least=0, none=True)
+        self.watch = arguments.function("watch", watch, "of a step and a dict of numbers", none=True)
+        self.watch_every = arguments.integer("watch_every", watch_every)
         self.replay: TaskReplay | None = (
             learner.replay if replay is None else as_replay(replay, gamma=learner.gamma)
         )
-        self.evidence = TDErrorEvidence() if evidence is None else evidence
-        self.samples = samples
+        self._check_parts(arguments, regularizer, evidence)
+        arguments.check()
+        self.regularizer = (
+            DistillationRegularizer(seed=self.seed) if isinstance(regularizer, str) else regularizer
+        )
+        self.evidence = ModelEvidence(seed=self.seed) if isinstance(evidence, str) else evidence
+        self.memory = TaskMemories(self.memory_rows, max_bytes=self.max_bytes, seed=self.seed)
         self.tasks: dict[str, TaskRecord] = {}
         self._current: str | None = None
+        self._open: str | None = None  # the task whose visit has begun and not been ended
         self._unwrapped = False
-        raise_problems("OwlWrapper", self._problems())
+        self._bind()
+
+    def _bind(self) -> None:
+        learner, regularizer = self.learner, self.regularizer
         learner.bind()
         attached: list[Optimizer] = []
         try:
@@ -85,8 +124,9 @@ tasks=['left', 'right'])
                 raise OwlStateError(
                     "OwlWrapper: these networks are wrapped already; unwrap() the first wrapper"
                 )
+            raise_problems("OwlWrapper", learner.trial(None))
             if regularizer is not None:
-                regularizer.bind(learner.networks, self._sample)
+                regularizer.bind(learner, self.memory)
                 for optimizer in {id(o): o for o in learner.optimizers.values()}.values():
                     regularizer.attach(optimizer)
                     attached.append(optimizer)
@@ -97,7 +137,7 @@ tasks=['left', 'right'])
             raise
         self._pointer.owner = self
         self._initial = self._own_state()
-        self._guard = StepGuard(learner)  # last, so that it sees the regularizer's gradient too
+        self._guard = StepGuard(learner, self._on_step)  # last, so that it sees the regularizer's gradient
 
     @property
     def current_task(self) -> str | None:
@@ -108,11 +148,11 @@ tasks=['left', 'right'])
     def task(self, name: str, env: object = None, *, num_actions: int | None = None) -> Iterator[TaskRecord]:
         """Learn ``name`` inside the block, with your own loop.
 
-        On entry the task gets its head (a new one the first time), an emptied replay, refilled
-        with what was kept of the task, and its own schedules. On a normal exit the regularizer
-        takes in what the task needs, the head's scale is measured and the replay keeps its
-        sample. On an exception nothing of that happens: the head that was active before is
-        active again, and the task can be entered anew.
+        On entry the task gets its head (a new one the first time), an emptied replay, refilled with what
+        was kept of the task, and its own schedules. At the end its rows are remembered, its model is
+        fitted and its head's answers are stored. After an exception, in the block or at its end, nothing
+        of that has happened and nothing is lost: the head that was active before is active again, and
+        entering the same task again goes on with the same visit.
 
         Args:
             name: the task's name; a name seen before is a revisit.
@@ -127,13 +167,15 @@ tasks=['left', 'right'])
         try:
             self._enter(name, record)
             yield record
-            self._consolidate(name, record)
+            self._finish(name, record)
         except BaseException:
+            if self._open == name:
+                record.unfinished = self._own_state()
             self._activate(before)
             self._load_own(own_before)
             raise
         finally:
-            self._guard.end()
+            record.steps += self._guard.end()
             self._current = None
 
     @contextmanager
@@ -148,47 +190,98 @@ tasks=['left', 'right'])
         finally:
             self._load_own(own_before)
 
-    def policy(self, selector: HeadSelector | None = None) -> AdaptivePolicy:
+    def adopt(
+        self, name: str, *, rows: Transitions | None = None, env: Any = None, steps: int = 5_000
+    ) -> None:
+        """Take what a learner knew before it was wrapped as task ``name``, without training.
+
+        Call it before the first task: the network's own output layer becomes that task's head. Its
+        answers are stored and its model is fitted on ``rows``, or on rows collected in ``env`` by the
+        greedy policy with one action in five at random.
+
+        Args:
+            name: the task's name.
+            rows: rows of the task, e.g. ``replay.sample_distinct(20_000)``.
+            env: a Gymnasium environment (or id) of the task to collect rows in, where there are none.
+            steps: how many rows to collect.
+        """
+        self._check_entry(name, None)
+        if self.tasks:
+            raise OwlStateError(
+                f"OwlWrapper.adopt: {list(self.tasks)} came before, so the network's own head is taken; "
+                f"adopt({name!r}) before the first task"
+            )
+        if (rows is None) == (env is None):
+            raise OwlValueError("OwlWrapper.adopt: pass rows= or env=, one of them")
+        if rows is None:
+            rows = collect_rows(self.learner, as_env(env), steps=steps, seed=self.seed)
+        record = self._record(name, None)
+        try:
+            self.memory.open(name).add(rows)
+            self._remember(name, record)
+        except BaseException:
+            self._drop(name)
+            raise
+        record.visits, record.own = 1, self._own_state()
+
+    def remove(self, name: str) -> None:
+        """Forget task ``name``: its rows, answers, model and schedules; its head is free for a new task."""
+        self._refuse_inside(f"remove({name!r})")
+        if name not in self.tasks:
+            raise OwlValueError(f"OwlWrapper.remove: there is no task {name!r}; tasks are {list(self.tasks)}")
+        head = self.tasks[name].head
+        self._drop(name)
+        self.learner.reset_head(head)
+
+    def policy(self, selector: HeadSelector | None = None, *, trace: bool = False) -> AdaptivePolicy:
         """A policy that finds out by itself which task it is in.
 
         Args:
             selector: how a head is chosen; `ExpWeightsSelector` by default.
+            trace: keep every step's choice, probabilities and losses in ``policy.trace``.
         """
         self._refuse_unwrapped("policy")
         heads = {name: record.head for name, record in self.tasks.items() if record.visits}
         if not heads:
             raise OwlStateError("OwlWrapper.policy: no task has been learned yet; use `with owl.task(name):`")
-        chosen = ExpWeightsSelector() if selector is None else selector
+        if selector is None and self.evidence is None:
+            raise OwlStateError(
+                "OwlWrapper.policy: evidence=None was given, so there is nothing to find the task with; wrap "
+                "with evidence=ModelEvidence(), or pass a selector that needs none, e.g. UniformSelector()"
+            )
+        chosen = ExpWeightsSelector(seed=self.seed) if selector is None else selector
         problems = part_problem("selector", chosen, HeadSelector, "ExpWeightsSelector()")
         raise_problems("OwlWrapper.policy", problems, kind=OwlTypeError)
-        return AdaptivePolicy(self.learner, chosen, self.evidence, heads)
+        return AdaptivePolicy(self.learner, chosen, self.evidence, heads, trace=trace)
 
     def evaluate(
         self,
         env: Any,
         *,
         task: str | None = None,
+        true_task: str | None = None,
         selector: HeadSelector | None = None,
         episodes: int = 16,
         seed: int | None = None,
         max_steps: int | None = None,
         keep_evidence: bool = False,
     ) -> Evaluation:
-        """Run greedy episodes in ``env`` (a Gymnasium environment, or a vector of them).
+        """Run greedy episodes in ``env`` (a Gymnasium environment, its id, or a vector of them).
 
-        With ``task`` the head is told (the paper's oracle), as inside `use`; without, it is found by
-        ``selector``.
+        With ``task`` the head is given (the paper's oracle), as inside `use`. Without, the task is unknown
+        and ``selector`` finds it; pass ``true_task`` to see whether it was found (`Evaluation.found`).
         """
-        if task is not None and selector is not None:
+        if task is not None and (selector is not None or true_task is not None):
             raise OwlValueError(
-                "OwlWrapper.evaluate: task= tells the head and selector= finds it; pass one of them"
+                "OwlWrapper.evaluate: task= gives the head; selector= and true_task= are for an unknown task"
             )
+        if named := task or true_task:
+            self._learned(named)
         if task is not None:
-            self._learned(task)
             arms = [name for name, record in self.tasks.items() if record.visits]
             selector = OracleSelector(arms.index(task))
-        elif selector is None:
-            selector = ExpWeightsSelector(seed=seed)
+        elif selector is None and self.evidence is not None:
+            selector = ExpWeightsSelector(seed=self.seed if seed is None else seed)
         policy = self.policy(selector)
         if task is not None:
             policy.evidence = None  # there is nothing to find out
@@ -200,20 +293,33 @@ tasks=['left', 'right'])
                 seed=seed,
                 max_steps=max_steps,
                 keep_evidence=keep_evidence,
+                true_task=true_task,
             )
+
+    def numbers(self) -> dict[str, float]:
+        """What ``watch`` is called with: active head, tasks, rows and bytes in memory, the regularizer's."""
+        found = {"head": float(self._pointer.head), "tasks": float(len(self.tasks))}
+        found |= {"memory/rows": float(sum(map(len, self.memory.values())))}
+        found |= {"memory/bytes": float(self.memory.nbytes)}
+        return found | ({} if self.regularizer is None else self.regularizer.watch())
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything needed to go on to one file, atomically (see `owlrl.checkpoint`).
 
-        Heads, targets, optimizers, regularizer, replay with its kept samples, schedules of each
-        task, calibration and the global generators' states; not your environment's state.
+        Heads, targets, optimizers, regularizer, evidence, memory, replay with its kept samples, schedules
+        of each task and the global generators' states; not your environment's state. Inside a block the
+        visit is saved as it is: after loading, entering the same task again goes on with it.
         """
-        self._refuse_inside("save")
-        save_state(path, wrapper_state(self.learner, self.tasks, self._parts()))
+        self._refuse_unwrapped("save")
+        state = wrapper_state(self.learner, self.tasks, self._parts(), visit=self._open)
+        if self._current is not None:
+            record = state["tasks"][self._current]
+            record["unfinished"], record["steps"] = self._own_state(), record["steps"] + self._guard.steps
+        save_state(path, state)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], learner: Any, **arguments: Any) -> OwlWrapper:
-        """Wrap ``learner``, built anew as it was before its first wrap, and put everything back.
+        """Wrap ``learner``, built as it was before its first wrap, and put everything back.
 
         Args:
             path: a file that `save` wrote.
@@ -225,6 +331,7 @@ tasks=['left', 'right'])
         try:
             owl.tasks.update(restore_wrapper(owl.learner, state, owl._parts()))
             owl._activate(state["active"])
+            owl._open = state.get("visit")
             set_rng_state(state["rng"])
         except BaseException:
             owl.unwrap()
@@ -257,28 +364,35 @@ tasks=['left', 'right'])
 
     def __repr__(self) -> str:
         regularizer = None if self.regularizer is None else type(self.regularizer).__name__
-        replay = None if self.replay is None else type(self.replay).__name__
-        tasks = list(self.tasks)
-        return f"OwlWrapper({self.learner!r}, regularizer={regularizer}, replay={replay}, tasks={tasks})"
+        evidence = None if self.evidence is None else type(self.evidence).__name__
+        return (
+            f"OwlWrapper({self.learner!r}, regularizer={regularizer}, evidence={evidence}, "
+            f"replay={type(self.replay).__name__}, tasks={list(self.tasks)})"
+        )
 
     @property
     def _pointer(self) -> HeadPointer:
         return next(iter(self.learner.networks.values())).pointer
 
-    def _problems(self) -> list[str]:
-        found = []
+    def _check_parts(self, arguments: Arguments, regularizer: object, evidence: object) -> None:
+        """Note what is wrong with the replay and with the parts that were given."""
         if self.replay is None:
-            found.append(
+            arguments.problem(
                 "there is no replay; pass replay= here or to the learner, the one your loop writes to"
             )
-        else:
-            found += part_problem("replay", self.replay, TaskReplay, "TaskScopedReplay(...)")
-        if self.regularizer is not None:
-            found += part_problem("regularizer", self.regularizer, Regularizer, "EWCRegularizer(500.0)")
-        found += part_problem("evidence", self.evidence, Evidence, "TDErrorEvidence()")
-        if problem := int_problem("samples", self.samples):
-            found.append(problem)
-        return found
+        parts = (
+            ("replay", self.replay, TaskReplay, "TaskScopedReplay(...)"),
+            ("regularizer", regularizer, Regularizer, "EWCRegularizer(500.0)"),
+            ("evidence", evidence, Evidence, "ModelEvidence()"),
+        )
+        for name, part, kind, example in parts:
+            if part is not None and not (name != "replay" and part == "default"):
+                arguments.problems += part_problem(name, part, kind, example)
+        if isinstance(self.replay, SharedReplay):
+            arguments.problem(
+                "replay is a SharedReplay, which mixes the rows of all tasks, so every head would learn from "
+                "all of them; pass a TaskScopedReplay, or a RehearsalReplay to train old heads on old rows"
+            )
 
     def _check_entry(self, name: str, num_actions: int | None) -> None:
         if not isinstance(name, str) or not name:
@@ -326,37 +440,78 @@ tasks=['left', 'right'])
 
     def _enter(self, name: str, record: TaskRecord) -> None:
         assert self.replay is not None
-        self.replay.begin_task(name)
+        goes_on = self._open == name and record.unfinished is not None
+        if not goes_on:
+            self.replay.begin_task(name)
+            self.memory.open(name)
         self._activate(record.head)  # first: what is loaded is this head's
-        self._load_own(record.own or self._initial)
+        self._load_own(record.unfinished if goes_on and record.unfinished else record.own or self._initial)
         self._guard.begin(name)
-        self._current = name
+        self._current = self._open = name
 
-    def _consolidate(self, name: str, record: TaskRecord) -> None:
+    def _finish(self, name: str, record: TaskRecord) -> None:
+        """End the visit: everything is remembered, or nothing has changed and it can be ended again."""
         assert self.replay is not None
-        if not len(self.replay):
+        self._look()
+        if not self.memory[name].seen:
             raise OwlStateError(
                 f"OwlWrapper: task {name!r} left no transition in its {type(self.replay).__name__}; "
                 "does your loop write to the replay that was given to the wrapper?"
             )
         self._guard.check_weights()
-        finish = getattr(self.learner, "finish_task", None)
-        if finish is not None:
-            finish()
-        source: Any = self.replay
-        rows = source.sample_distinct(self.samples)
-        known = self.evidence.state_dict()
-        self.evidence.calibrate(self.learner, record.head, rows)
-        try:
-            if self.regularizer is not None:
-                self.regularizer.consolidate(name, self.learner.consolidation(rows))
-            self.replay.end_task()
-        except BaseException:
-            self.evidence.load_state_dict(known)
-            raise
+        self.learner.finish_task()
+        self._remember(name, record)
+        self.replay.end_task()
         record.visits += 1
-        record.steps += self._guard.steps
-        record.own = self._own_state()
+        record.own, record.unfinished = self._own_state(), None
+        self._open = None
+
+    def _remember(self, name: str, record: TaskRecord) -> None:
+        """Fit the task's model and store its answers from its remembered rows; both or neither."""
+        memory = self.memory[name]
+        memory.settle()
+        memory.scaling = self.learner.scaling()
+        rows = memory.rows()
+        known = None if self.evidence is None else self.evidence.state_dict()
+        try:
+            if self.evidence is not None:
+                self.evidence.calibrate(self.learner, record.head, rows)
+            if self.regularizer is not None:
+                self.regularizer.remember(name, self.learner.consolidation(rows))
+        except BaseException:
+            if self.evidence is not None and known is not None:
+                self.evidence.load_state_dict(known)
+            raise
+
+    def _drop(self, name: str) -> None:
+        """Forget a task in every part."""
+        record = self.tasks.pop(name)
+        for part in (self.regularizer, self.replay, self.memory):
+            if part is not None:
+                part.forget(name)
+        if self.evidence is not None:
+            self.evidence.forget(record.head)
+        self._open = None if self._open == name else self._open
+
+    def _on_step(self, step: int) -> None:
+        """Before an optimizer step inside a task."""
+        if step == 1 or step % LOOK_EVERY == 0:
+            self._look(first=step == 1)
+        if step % self.watch_every == 0:
+            numbers = self.numbers()
+            self.learner.record(numbers)
+            if self.watch is not None:
+                self.watch(step, numbers)
+
+    def _look(self, *, first: bool = False) -> None:
+        """Take what the learner stored since the last look into the task's memory."""
+        assert self.replay is not None and self._current is not None
+        rows = self.replay.new_rows()
+        if rows is None:
+            return
+        if first:
+            raise_problems(f"task {self._current!r}, first row", self.learner.trial(rows[:1]))
+        self.memory[self._current].add(rows)
 
     def _activate(self, head: int) -> None:
         self._pointer.index = head
@@ -367,7 +522,12 @@ tasks=['left', 'right'])
                     parameter.grad = None
 
     def _parts(self) -> dict[str, Stateful | None]:
-        return {"regularizer": self.regularizer, "replay": self.replay, "evidence": self.evidence}
+        return {
+            "regularizer": self.regularizer,
+            "replay": self.replay,
+            "evidence": self.evidence,
+            "memory": self.memory,
+        }
 
     def _own_state(self) -> dict[str, Any]:
         return {name: own_state(item) for name, item in self.learner.per_task.items()}
@@ -375,11 +535,3 @@ tasks=['left', 'right'])
     def _load_own(self, state: dict[str, Any]) -> None:
         for name, item in self.learner.per_task.items():
             load_own_state(item, state[name])
-
-    def _sample(self, batch_size: int) -> Transitions:
-        assert self.replay is not None
-        rows = self.replay.sample(min(batch_size, len(self.replay)))
-        observation, following = (
-            self.learner.prepare(seen) for seen in (rows.observation, rows.next_observation)
-        )
-        return replace(rows, observation=observation, next_observation=following)

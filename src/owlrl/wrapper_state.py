@@ -1,22 +1,30 @@
-"""What a wrapper knows of its tasks, and how all of its state is written down and put back."""
+"""What a wrapper knows of its tasks, and how all of its state is written down and put back.
+
+Putting it back changes all or nothing: the state is compared with the learner as far as that can be done by
+looking, then everything is noted that loading touches, and whatever fails afterwards is undone.
+"""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from owlrl.checkpoint import get_rng_state
-from owlrl.errors import raise_problems
+from owlrl.checkpoint import get_rng_state, set_rng_state
+from owlrl.errors import OwlError, OwlStateError, OwlValueError, raise_problems
 from owlrl.protocols import MultiHead, OffPolicyLearner, Stateful
 
-__all__ = ["TaskRecord", "restore_wrapper", "wrapper_state"]
+__all__ = ["TaskRecord", "restore_wrapper", "same_state", "wrapper_state"]
+
+WHERE = "OwlWrapper.load"
 
 
 @dataclass
@@ -29,6 +37,7 @@ class TaskRecord:
         steps: optimizer steps made in it.
         num_actions: its number of actions, where that was told.
         own: states of the learner's ``per_task`` objects when the task was last left.
+        unfinished: the same at the moment when a visit was interrupted; None if there is no such visit.
 
     >>> from owlrl.wrapper_state import TaskRecord
     >>> TaskRecord(head=0).visits
@@ -40,6 +49,7 @@ class TaskRecord:
     steps: int = 0
     num_actions: int | None = None
     own: dict[str, Any] = field(default_factory=dict)
+    unfinished: dict[str, Any] | None = None
 
 
 def own_state(item: Stateful) -> dict[str, Any]:
@@ -79,9 +89,19 @@ def load_own_state(item: Stateful, state: Mapping[str, Any]) -> None:
 
 
 def wrapper_state(
-    learner: OffPolicyLearner, tasks: Mapping[str, TaskRecord], parts: Mapping[str, Stateful | None]
+    learner: OffPolicyLearner,
+    tasks: Mapping[str, TaskRecord],
+    parts: Mapping[str, Stateful | None],
+    *,
+    visit: str | None = None,
 ) -> dict[str, Any]:
     """Everything a wrapper needs to go on, as one tree for `owlrl.checkpoint.save_state`.
+
+    Args:
+        learner: the learner, its networks bound.
+        tasks: what is known of each task.
+        parts: regularizer, replay, evidence and memory, by these names.
+        visit: the task whose visit has begun and not been ended.
 
     >>> import torch
     >>> from torch import nn
@@ -90,11 +110,15 @@ def wrapper_state(
     >>> q = MultiHeadQ(nn.Linear(1, 2), 2, 2)
     >>> learner = QLearner(q, None, torch.optim.SGD(q.parameters(), lr=0.1))
     >>> sorted(wrapper_state(learner, {}, {}))
-    ['active', 'gamma', 'kinds', 'networks', 'optimizers', 'parts', 'per_task', 'rng', 'targets', 'tasks']
+    ['active', 'gamma', 'heads', 'kinds', 'networks', 'optimizers', 'parts', 'per_task', 'rng', 'targets', \
+'tasks', 'visit']
     """
+    first = _first(learner)
     return {
         "tasks": {name: asdict(record) for name, record in tasks.items()},
-        "active": _first(learner).pointer.head,
+        "visit": visit,
+        "active": first.pointer.head,
+        "heads": [_num_outputs(first, head) for head in range(first.num_heads)],
         "networks": {name: network.module.state_dict() for name, network in learner.networks.items()},
         "targets": {name: network.module.state_dict() for name, network in learner.targets.items()},
         "optimizers": {name: optimizer.state_dict() for name, optimizer in learner.optimizers.items()},
@@ -110,9 +134,22 @@ def wrapper_state(
 
 
 def restore_wrapper(
-    learner: OffPolicyLearner, state: Mapping[str, Any], parts: Mapping[str, Stateful | None]
+    learner: OffPolicyLearner,
+    state: Mapping[str, Any],
+    parts: Mapping[str, Stateful | None],
+    *,
+    acting: bool = False,
 ) -> dict[str, TaskRecord]:
     """Put what `wrapper_state` wrote into a fresh learner and its parts; return the tasks.
+
+    The active head and the global generators are left to the caller, who can rely on ``state["active"]`` and
+    ``state["rng"]`` being right. If anything fails, learner, parts and generators are what they were.
+
+    Args:
+        learner: of the same make as the one that was saved.
+        state: what `wrapper_state` gave, before or after a trip through a file.
+        parts: those that take their state; a saved part that is not among them is passed over.
+        acting: only what acting needs: optimizers are neither compared nor loaded.
 
     >>> import torch
     >>> from torch import nn
@@ -123,35 +160,58 @@ def restore_wrapper(
     >>> restore_wrapper(learner, wrapper_state(learner, {}, {}), {})
     {}
     """
-    groups = (("networks", learner.networks), ("targets", learner.targets))
-    problems = _part_problems(learner, state, parts)
+    raise_problems(WHERE, _form_problems(state))
+    problems = _part_problems(learner, state, parts, acting=acting)
     # what is there must fit before heads are made for the rest
-    for group, networks in groups if not problems else ():
+    for group, networks in _network_groups(learner) if not problems else ():
         problems += _shape_problems(group, networks, state[group], saved_too=False)
-    raise_problems("OwlWrapper.load", problems)
+    raise_problems(WHERE, problems)
     records = {name: TaskRecord(**record) for name, record in state["tasks"].items()}
-    for record in sorted(records.values(), key=lambda r: r.head):
-        while _first(learner).num_heads <= record.head:
-            learner.add_head(num_actions=record.num_actions)
-    problems = [p for group, networks in groups for p in _shape_problems(group, networks, state[group])]
-    problems += _group_problems(learner, state["optimizers"])
-    raise_problems("OwlWrapper.load", problems)
-    # the parts look at what they are given before they take it, so they come first; the rest was looked at
+    with _all_or_nothing(learner, parts):
+        _grow(learner, state["heads"], {record.head: record.num_actions for record in records.values()})
+        for group, networks in _network_groups(learner):
+            problems += _shape_problems(group, networks, state[group])
+        if not acting:
+            problems += _optimizer_problems(learner, state["optimizers"])
+        raise_problems(WHERE, problems)
+        _load(learner, state, parts, records, acting=acting)
+    return records
+
+
+def _grow(learner: OffPolicyLearner, heads: list[int], of_tasks: Mapping[int, int | None]) -> None:
+    """Make the heads that were saved and are not there; one that no task has any more takes its old size."""
+    for head in range(_first(learner).num_heads, len(heads)):
+        other = heads[head] if heads[head] != heads[0] else None
+        with _naming(f"head {head}"):
+            learner.add_head(num_actions=of_tasks.get(head, other))
+
+
+def _load(
+    learner: OffPolicyLearner,
+    state: Mapping[str, Any],
+    parts: Mapping[str, Stateful | None],
+    records: Mapping[str, TaskRecord],
+    *,
+    acting: bool,
+) -> None:
     for name, part in parts.items():
         if part is not None:
-            part.load_state_dict(state["parts"][name]["state"])
-    for group, networks in groups:
+            with _naming(f"the {name}, a {type(part).__name__},"):
+                part.load_state_dict(state["parts"][name]["state"])
+    for group, networks in _network_groups(learner):
         for name, network in networks.items():
-            network.module.load_state_dict(state[group][name])
-    for name, optimizer in learner.optimizers.items():
-        _load_optimizer(optimizer, state["optimizers"][name])
+            with _naming(f"{group}[{name!r}]"):
+                network.module.load_state_dict(state[group][name])
+    for name, optimizer in learner.optimizers.items() if not acting else ():
+        with _naming(f"optimizers[{name!r}]"):
+            _load_optimizer(optimizer, state["optimizers"][name])
     # every task's own passes by, so that what is known by head is known again; the current one's stays
     owned = [(record.head, record.own) for record in records.values() if record.own]
     for head, own in [*owned, (state["active"], state["per_task"])]:
         with _first(learner).pointer.at(head):
             for name, item in learner.per_task.items():
-                load_own_state(item, own[name])
-    return records
+                with _naming(f"per_task[{name!r}]"):
+                    load_own_state(item, own[name])
 
 
 def _load_optimizer(optimizer: Optimizer, state: dict[str, Any]) -> None:
@@ -171,55 +231,191 @@ def _first(learner: OffPolicyLearner) -> MultiHead:
     return next(iter(learner.networks.values()))
 
 
-def _part_problems(
-    learner: OffPolicyLearner, state: Mapping[str, Any], parts: Mapping[str, Stateful | None]
-) -> list[str]:
-    found = []
-    for name, part in parts.items():
-        saved = None if state["parts"][name] is None else state["parts"][name]["kind"]
-        own = None if part is None else type(part).__name__
-        if saved != own:
-            found.append(f"{name} is {own}, but {saved} was saved; pass the same")
-    for group, items in (
-        ("networks", learner.networks),
-        ("targets", learner.targets),
-        ("optimizers", learner.optimizers),
-        ("per_task", learner.per_task),
-    ):
-        if sorted(items) != sorted(state[group]):
-            found.append(f"the learner's {group} are {sorted(items)}, but {sorted(state[group])} were saved")
-    if not found and _kinds(learner) != state["kinds"]:
-        found.append(f"the optimizers are {_kinds(learner)}, but {state['kinds']} were saved")
-    if float(learner.gamma) != state["gamma"]:
-        found.append(f"gamma is {learner.gamma}, but {state['gamma']} was saved")
-    return found
+def _network_groups(learner: OffPolicyLearner) -> tuple[tuple[str, Mapping[str, MultiHead]], ...]:
+    return ("networks", learner.networks), ("targets", learner.targets)
+
+
+def _num_outputs(network: MultiHead, head: int) -> int:
+    sizes = [len(parameter) for parameter in network.head_parameters(head).values() if parameter.ndim]
+    return sizes[-1] if sizes else 0
 
 
 def _kinds(learner: OffPolicyLearner) -> dict[str, str]:
     return {name: type(optimizer).__name__ for name, optimizer in learner.optimizers.items()}
 
 
-def _group_problems(learner: OffPolicyLearner, saved: Mapping[str, Any]) -> list[str]:
+# ---------------------------------------------------------------------------------------- look before loading
+
+
+def _form_problems(state: object) -> list[str]:
+    """What is not of the form that `wrapper_state` gives."""
+    if not isinstance(state, Mapping):
+        return [f"the state is a {type(state).__name__}; expected what OwlWrapper.save wrote"]
+    found = []
+    mappings = ("tasks", "networks", "targets", "optimizers", "per_task", "kinds", "parts", "rng")
+    for key, kind in {
+        **dict.fromkeys(mappings, Mapping),
+        "heads": list,
+        "active": int,
+        "gamma": float,
+    }.items():
+        if key not in state:
+            found.append(f"the state has no {key!r}; expected what OwlWrapper.save wrote")
+        elif not isinstance(state[key], kind) or isinstance(state[key], bool):
+            found.append(f"the state's {key!r} is a {type(state[key]).__name__}; expected a {kind.__name__}")
+    if found:
+        return found
+    heads = state["heads"]
+    # every head has a tensor in the first network's state: no more heads are made than the state has room for
+    room = max((len(saved) for saved in state["networks"].values() if isinstance(saved, Mapping)), default=0)
+    if not all(_is_int(size, 0) for size in heads) or not 0 < len(heads) <= room:
+        found.append(f"the state's 'heads' are {str(heads)[:60]}; expected the sizes of up to {room} heads")
+    if not _is_int(state["active"], 0, len(heads)):
+        found.append(f"the active head is {state['active']!r}; expected one of {len(heads)}")
+    for task, record in state["tasks"].items():
+        found += _record_problems(task, record, len(heads), state["per_task"])
+    found += _own_problems("per_task has", state["per_task"])
+    if state.get("visit") is not None and state["visit"] not in state["tasks"]:
+        found.append(f"the visit is of {state['visit']!r}; expected one of {list(state['tasks'])[:9]}")
+    for name, saved in state["parts"].items():
+        if saved is not None and not (isinstance(saved, Mapping) and {"kind", "state"} <= set(saved)):
+            found.append(f"the state of the {name} is {str(saved)[:60]}; expected its kind and its state")
+    for group in ("networks", "targets"):
+        for name, saved in state[group].items():
+            found += _tensor_problems(f"{group}[{name!r}]", saved)
+    for name, saved in state["optimizers"].items():
+        groups = saved.get("param_groups") if isinstance(saved, Mapping) else None
+        listed = isinstance(groups, list) and all(
+            isinstance(group, Mapping)
+            and isinstance(group.get("params"), list)
+            and all(_is_int(index, 0) for index in group["params"])
+            for group in groups
+        )
+        if not listed or not isinstance(saved.get("state"), Mapping):
+            found.append(f"optimizers[{name!r}] is {str(saved)[:60]}; expected an optimizer's state_dict()")
+    return found
+
+
+def _is_int(value: object, least: int, below: int | None = None) -> bool:
+    number = isinstance(value, int) and not isinstance(value, bool)
+    return number and least <= value and (below is None or value < below)  # type: ignore[operator]
+
+
+def _record_problems(task: object, record: object, heads: int, own: Mapping[str, Any]) -> list[str]:
+    what = f"task {task!r} was saved"
+    known = {f.name for f in fields(TaskRecord)}
+    if not isinstance(task, str) or not isinstance(record, Mapping) or not {"head"} <= set(record) <= known:
+        return [f"{what} as {str(record)[:80]}; expected a name with {sorted(known)}"]
+    found = []
+    if not _is_int(record["head"], 0, heads):
+        found.append(f"{what} with head {record['head']!r}; expected one of {heads}")
+    for name in ("visits", "steps"):
+        if not _is_int(record.get(name, 0), 0):
+            found.append(f"{what} with {record[name]!r} {name}; expected an int >= 0")
+    if record.get("num_actions") is not None and not _is_int(record["num_actions"], 1):
+        found.append(f"{what} with num_actions={record['num_actions']!r}; expected an int >= 1 or None")
+    for kept in (record.get("own", {}), record.get("unfinished") or {}):
+        if not isinstance(kept, Mapping) or (kept and set(kept) != set(own)):
+            found.append(f"{what} with an own state of {str(kept)[:60]}; expected one of each of {list(own)}")
+        else:
+            found += _own_problems(f"{what} with", kept)
+    return found
+
+
+def _own_problems(what: str, own: Mapping[str, Any]) -> list[str]:
+    return [
+        f"{what} a state of {name!r} that is {str(kept)[:60]}; expected what its state_dict() gave"
+        for name, kept in own.items()
+        if not isinstance(kept, Mapping) or not isinstance(kept.get("state"), Mapping)
+    ]
+
+
+def _tensor_problems(where: str, saved: object) -> list[str]:
+    if not isinstance(saved, Mapping):
+        return [f"{where} is a {type(saved).__name__}; expected tensors by name"]
+    return [
+        f"{where} has {key!r}, a {type(value).__name__}; expected a tensor"
+        for key, value in saved.items()
+        if not isinstance(value, Tensor) and not str(key).endswith("_extra_state")
+    ]
+
+
+def _part_problems(
+    learner: OffPolicyLearner,
+    state: Mapping[str, Any],
+    parts: Mapping[str, Stateful | None],
+    *,
+    acting: bool,
+) -> list[str]:
+    found = []
+    for name, part in parts.items():
+        saved = None if state["parts"].get(name) is None else state["parts"][name]["kind"]
+        own = None if part is None else type(part).__name__
+        if saved != own:
+            found.append(f"{name} is {own}, but {saved} was saved; pass the same")
+    groups: dict[str, Mapping[str, Any]] = {
+        "networks": learner.networks,
+        "targets": learner.targets,
+        "optimizers": learner.optimizers,
+        "per_task": learner.per_task,
+    }
+    for group, items in groups.items():
+        if set(items) != set(state[group]) and not (acting and group == "optimizers"):
+            found.append(f"the learner's {group} are {sorted(items)}, but {list(state[group])} were saved")
+    if not found and not acting and _kinds(learner) != state["kinds"]:
+        found.append(f"the optimizers are {_kinds(learner)}, but {state['kinds']} were saved")
+    if float(learner.gamma) != state["gamma"]:
+        found.append(f"gamma is {learner.gamma}, but {state['gamma']} was saved")
+    before = get_rng_state()
+    try:
+        set_rng_state(state["rng"])
+    except OwlValueError as error:
+        found.append(f"the generators' states were not taken: {error}")
+    finally:
+        set_rng_state(before)
+    return found
+
+
+# What optimizers keep in the shape of a parameter; torch takes any shape, and fails at the next step.
+MOMENTS = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer", "square_avg", "sum", "exp_inf")
+
+
+def _optimizer_problems(learner: OffPolicyLearner, saved: Mapping[str, Any]) -> list[str]:
     found = []
     for name, optimizer in learner.optimizers.items():
         own = [len(group["params"]) for group in optimizer.param_groups]
         other = [len(group["params"]) for group in saved[name]["param_groups"]]
         if own != other:
             found.append(f"optimizers[{name!r}] has groups of {own} parameters, but {other} were saved")
+            continue
+        order = [index for group in saved[name]["param_groups"] for index in group["params"]]
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        for index, parameter in zip(order, parameters, strict=True):
+            kept = saved[name]["state"].get(index, {})
+            if not isinstance(kept, Mapping):
+                found.append(
+                    f"optimizers[{name!r}] has {str(kept)[:40]} of parameter {index}; expected a dict"
+                )
+                continue
+            for key in set(MOMENTS) & set(kept):
+                if kept[key] is not None and getattr(kept[key], "shape", None) != parameter.shape:
+                    found.append(
+                        f"optimizers[{name!r}] has {key} of parameter {index} of "
+                        f"{getattr(kept[key], 'shape', type(kept[key]))}; expected {parameter.shape}"
+                    )
     return found
 
 
 def _shape_problems(
     group: str,
     networks: Mapping[str, MultiHead],
-    saved: Mapping[str, Mapping[str, Tensor]],
+    saved: Mapping[str, Mapping[str, Any]],
     *,
     saved_too: bool = True,
 ) -> list[str]:
     found = []
     for name, network in networks.items():
-        own = {key: tuple(value.shape) for key, value in network.module.state_dict().items()}
-        other = {key: tuple(value.shape) for key, value in saved[name].items()}
+        own, other = _shapes(network.module.state_dict()), _shapes(saved[name])
         for key in sorted({*own, *(other if saved_too else ())}):
             if own.get(key) != other.get(key):
                 found.append(
@@ -227,3 +423,175 @@ def _shape_problems(
                     "build the learner as it was"
                 )
     return found
+
+
+def _shapes(tensors: Mapping[str, Any]) -> dict[str, str]:
+    """Shape of each tensor, with its dtype where that is not torch's usual one."""
+    usual = torch.float32
+    return {
+        key: f"{tuple(value.shape)}{'' if value.dtype == usual else f' of {value.dtype}'}"
+        for key, value in tensors.items()
+        if isinstance(value, Tensor)
+    }
+
+
+# ------------------------------------------------------------------------------------------- all or nothing
+
+
+@contextmanager
+def _naming(what: str) -> Iterator[None]:
+    """Say what did not take its state."""
+    try:
+        yield
+    except Exception as error:
+        kind = "" if isinstance(error, OwlError) else f"{type(error).__name__}: "
+        raise OwlValueError(
+            f"{WHERE}: {what} did not take what was saved ({kind}{error}); build it as it was; "
+            "everything is as before the load"
+        ) from error
+
+
+@contextmanager
+def _all_or_nothing(learner: OffPolicyLearner, parts: Mapping[str, Stateful | None]) -> Iterator[None]:
+    """Undo everything that the block did to learner, parts and global generators, should it fail."""
+    generators, pointer = get_rng_state(), _first(learner).pointer
+    active, with_gradients = pointer.head, torch.is_grad_enabled()
+    undo: dict[str, Callable[[], None]] = {}
+    for group, networks in _network_groups(learner):
+        undo |= {f"{group}[{name!r}]": _undo_network(network) for name, network in networks.items()}
+    undo |= {f"optimizers[{name!r}]": _undo_optimizer(o) for name, o in learner.optimizers.items()}
+    undo |= {f"per_task[{name!r}]": _undo_item(item) for name, item in learner.per_task.items()}
+    undo |= {name: _undo_item(part) for name, part in parts.items() if part is not None}
+    set_rng_state(generators)  # should a state_dict() have drawn something
+    try:
+        yield
+    except BaseException as error:
+        left, pointer.index = [], active  # an interrupt may have come between a block and its end
+        torch.set_grad_enabled(with_gradients)
+        for name, back in reversed(undo.items()):
+            try:
+                back()
+            except Exception:
+                left.append(name)
+        set_rng_state(generators)
+        if left:
+            raise OwlStateError(
+                f"{error}; and {', '.join(left)} could not be put back as before: build the learner again"
+            ) from error
+        raise
+
+
+def _undo_network(network: MultiHead) -> Callable[[], None]:
+    heads, state = network.num_heads, copy.deepcopy(network.module.state_dict())
+
+    def back() -> None:
+        remove: Any = getattr(network, "remove_last_head", None)  # somebody's MultiHead may not have it
+        while network.num_heads > heads:
+            remove()
+        network.module.load_state_dict(state)
+
+    return back
+
+
+def _undo_optimizer(optimizer: Optimizer) -> Callable[[], None]:
+    groups, state = optimizer.param_groups, optimizer.state
+    contents = [
+        (group, {key: list(value) if isinstance(value, list) else value for key, value in group.items()})
+        for group in groups
+    ]
+    kept = {parameter: copy.deepcopy(value) for parameter, value in state.items()}
+
+    def back() -> None:
+        groups[:] = [group for group, _ in contents]
+        for group, content in contents:
+            group.clear()
+            group.update(content)
+        state.clear()
+        state.update(kept)
+        optimizer.param_groups, optimizer.state = groups, state
+
+    return back
+
+
+def _undo_item(item: Stateful) -> Callable[[], None]:
+    """For somebody's object, of which no more is known than its state_dict and its attributes."""
+    state, attributes = own_state(item), getattr(item, "__dict__", {})
+    before = dict(attributes)
+    contents = {name: copy.copy(v) for name, v in before.items() if type(v) in (dict, list, set)}
+    values = {name: _cloned(v) for name, v in before.items() if isinstance(v, Tensor | np.ndarray)}
+    gradients = [(v, v.grad) for v in before.values() if isinstance(v, Tensor) and v.is_leaf]
+    optimizers = [_undo_optimizer(v) for v in before.values() if isinstance(v, Optimizer)]
+
+    def put(names: set[str]) -> None:
+        for name in set(attributes) - set(before):
+            del attributes[name]
+        for name in names:
+            attributes[name] = before[name]
+            if name in contents:
+                _refill(before[name], contents[name])
+            elif name in values:
+                with torch.no_grad():
+                    before[name][...] = values[name]
+
+    def back() -> None:
+        put(set(before))
+        with suppress(Exception):  # one that never takes a state; whether it is as before is seen below
+            load_own_state(item, state)
+        # loading counts and remembers things that are in no state_dict
+        put(
+            {name for name, value in before.items() if name in values or _is_plain(contents.get(name, value))}
+        )
+        for undo_optimizer in optimizers:
+            undo_optimizer()
+        for tensor, gradient in gradients:
+            tensor.grad = gradient
+        if not same_state(own_state(item), state):
+            raise OwlStateError(f"{type(item).__name__} did not take its own state back")
+
+    return back
+
+
+def _cloned(value: Tensor | np.ndarray) -> Tensor | np.ndarray:
+    return value.detach().clone() if isinstance(value, Tensor) else value.copy()
+
+
+def _refill(container: Any, content: Any) -> None:
+    container.clear()
+    if isinstance(container, list):
+        container.extend(content)
+    else:
+        container.update(content)
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, dict):
+        return all(_is_plain(item) for item in value.values())
+    if isinstance(value, list | set | tuple):
+        return all(_is_plain(item) for item in value)
+    return value is None or isinstance(value, bool | int | float | str)
+
+
+def same_state(one: object, other: object) -> bool:
+    """Whether two trees of state are equal bit for bit; lists and tuples are alike, as in a file.
+
+    >>> import torch
+    >>> from owlrl.wrapper_state import same_state
+    >>> same_state({"a": torch.zeros(2), "b": [float("nan")]}, {"a": torch.zeros(2), "b": (float("nan"),)})
+    True
+    >>> same_state({"a": torch.zeros(2)}, {"a": -torch.zeros(2)})
+    False
+    """
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return list(one) == list(other) and all(same_state(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(same_state, one, other))
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        if (one.dtype, one.shape, one.device) != (other.dtype, other.shape, other.device):
+            return False
+        first, second = (t.detach().contiguous().reshape(-1).view(torch.uint8) for t in (one, other))
+        return torch.equal(first, second)
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+        return (one.dtype, one.shape, one.tobytes()) == (other.dtype, other.shape, other.tobytes())
+    return one == other or (one != one and other != other)

@@ -18,6 +18,7 @@ from owlrl import (
     MultiHeadQ,
     OwlWrapper,
     TaskScopedReplay,
+    Trained,
     Transitions,
     UniformSelector,
     check_learner,
@@ -54,27 +55,35 @@ def bound(kind: str, *, heads=3, actions=2) -> ActorCriticLearner:
     """A learner in float64 with its heads, of the given kind."""
     torch.manual_seed(0)
     actor = Pusher(actions=actions) if kind in ("td3", "ddpg") else Actor(actions=actions)
-    critics: object = [Critic(actions=actions), Critic(actions=actions)]
-    options: dict = {"target_critics": None, "alpha": 0.3}
-    if kind == "td3":
-        options = {"target_actor": copy.deepcopy(actor).double()}
+    critics = [Critic(actions=actions), Critic(actions=actions)]
     if kind == "ddpg":
-        critics, options = Critic(actions=actions), {"target_actor": copy.deepcopy(actor).double()}
+        critics = [Critic(actions=actions)]
     if kind == "gaussian":
-        critics = nn.ModuleList([Critic(actions=actions, outputs=2), Critic(actions=actions, outputs=2)])
-        options["q"] = GaussianQ()
-    modules = [actor, *([critics] if isinstance(critics, nn.Module) else critics)]
-    for module in modules:
+        critics = [Critic(actions=actions, outputs=2), Critic(actions=actions, outputs=2)]
+    for module in (actor, *critics):
         module.double()
-    if kind != "sac without targets":
-        options["target_critics"] = copy.deepcopy(critics)
+    shared = torch.optim.SGD([p for critic in critics for p in critic.parameters()], lr=0.1)
+    described = [
+        Trained(
+            critic,
+            shared,
+            None if kind == "sac without targets" else copy.deepcopy(critic),
+            output=GaussianQ() if kind == "gaussian" else None,
+            init="fresh",
+        )
+        for critic in critics
+    ]
+    deterministic = kind in ("td3", "ddpg")
     learner = ActorCriticLearner(
-        actor,
-        critics,
-        actor_optimizer=torch.optim.SGD(actor.parameters(), lr=0.1),
-        critic_optimizer=torch.optim.SGD([p for m in modules[1:] for p in m.parameters()], lr=0.1),
+        Trained(
+            actor,
+            torch.optim.SGD(actor.parameters(), lr=0.1),
+            copy.deepcopy(actor) if deterministic else None,
+            init="fresh",
+        ),
+        described[0] if kind == "ddpg" else described,
+        temperature=None if deterministic else 0.3,
         gamma=GAMMA,
-        **options,
     )
     check_learner(learner)
     learner.bind()
@@ -95,7 +104,7 @@ def slow_target(learner: ActorCriticLearner, rows: Transitions, head: int, b: in
     output = actor(x, head=head)
     outcomes = []
     for z in normal_points(2):
-        if learner.alpha is None:
+        if learner.temperature is None:
             action, entropy = output, 0.0
         else:
             mean, log_std = output[:, :2], output[:, 2:]
@@ -153,7 +162,7 @@ def test_acting_and_values_equal_the_heads(kind):
     def slow(head, b):
         x = rows.observation[b : b + 1]
         out = actor(x, head=head)
-        action = out if learner.alpha is None else 2.0 * out[:, :2].tanh()
+        action = out if learner.temperature is None else 2.0 * out[:, :2].tanh()
         return action, min(net(x, action, head=head)[0, 0].item() for net in critics)
 
     heads = torch.tensor([2, 0, 1, 1, 0])
@@ -327,7 +336,8 @@ def test_strengths_are_told_apart_by_network():
 def test_growth_is_of_all_networks_targets_and_optimizers_at_once():
     script = make_script("td3")
     optimizers = [torch.optim.Adam(c.parameters()) for c in script.critics]
-    learner = script.learner(critic_optimizer=optimizers, init="copy")
+    script.critic_optimizer = optimizers
+    learner = script.learner(init="copy")
     owl = OwlWrapper(learner)
     for name in ("a", "b", "c"):
         with owl.task(name):
@@ -377,10 +387,7 @@ def test_alpha_is_of_a_task_and_of_its_head():
     # a head's target has its own temperature, whatever task is current
     with owl.use("a"):
         torch.testing.assert_close(learner.td_errors(rows, np.arange(2)), expected)
-    fixed = [
-        make_script("sac").learner(log_alpha=None, alpha_optimizer=None, alpha=learner.alpha_of(k))
-        for k in (0, 1)
-    ]
+    fixed = [make_script("sac").learner(temperature=learner.alpha_of(k)) for k in (0, 1)]
     for k, other in enumerate(fixed):
         other.bind(), other.add_head()
         for name, network in learner.networks.items():
@@ -508,10 +515,8 @@ def test_actor_and_critic_may_share_a_trunk():
     encoder = nn.Linear(2, 8)
     actor, critic = Shared(encoder, 8, 1), Shared(encoder, 9, 1)
     learner = ActorCriticLearner(
-        actor,
-        critic,
-        actor_optimizer=torch.optim.Adam(actor.out.parameters()),
-        critic_optimizer=torch.optim.Adam(critic.parameters()),
+        Trained(actor, torch.optim.Adam(actor.out.parameters())),
+        Trained(critic, torch.optim.Adam(critic.parameters())),
         replay=[],
     )
     owl = OwlWrapper(learner, regularizer=EWCRegularizer(1.0))
@@ -521,7 +526,7 @@ def test_actor_and_critic_may_share_a_trunk():
                 [(np.ones(2, np.float32), np.ones(1), 1.0, np.ones(2, np.float32), True)] * 4
             )
             critic(torch.ones(1, 2), torch.ones(1, 1)).sum().backward()
-            learner.critic_optimizer.step()
+            learner.optimizers["critic"].step()
     assert learner.networks["critic"].layers == learner.networks["actor"].layers == ("out",)
 
 
@@ -533,13 +538,11 @@ def test_native_heads_are_taken_as_they_are():
             return torch.relu(super().forward(torch.cat([observation, action], 1)))
 
     critics = [MultiHeadQ(Trunk(3, 8), 8, 1) for _ in range(2)]
+    optimizer = torch.optim.Adam([p for c in critics for p in c.parameters()])
     learner = ActorCriticLearner(
-        actor,
-        critics,
-        target_critics=copy.deepcopy(critics),
-        actor_optimizer=torch.optim.Adam(actor.parameters()),
-        critic_optimizer=torch.optim.Adam([p for c in critics for p in c.parameters()]),
-        alpha=0.1,
+        Trained(actor, torch.optim.Adam(actor.parameters())),
+        [Trained(critic, optimizer, copy.deepcopy(critic)) for critic in critics],
+        temperature=0.1,
         replay=[],
     )
     OwlWrapper(learner)
@@ -561,12 +564,13 @@ def test_actions_of_one_number_in_a_list_are_columns():
 
 def test_satisfies_the_protocol_and_passes_its_own_check_without_changing_anything():
     learner = make_script("sac").learner()
-    script_state, rng = copy.deepcopy(learner.actor.state_dict()), torch.get_rng_state()
+    actor = learner.actor.network
+    script_state, rng = copy.deepcopy(actor.state_dict()), torch.get_rng_state()
     assert not missing_members(learner, OffPolicyLearner)
     check_learner(learner)
-    assert torch.equal(torch.get_rng_state(), rng) and learner.actor.training
-    assert type(learner.actor.mean) is nn.Linear
-    assert all(torch.equal(v, script_state[k]) for k, v in learner.actor.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), rng) and actor.training
+    assert type(actor.mean) is nn.Linear
+    assert all(torch.equal(v, script_state[k]) for k, v in actor.state_dict().items())
     assert repr(learner) == "ActorCriticLearner(Actor, Critic, Critic)"
     with pytest.raises(OwlStateError, match="not wrapped yet"):
         _ = learner.networks
@@ -586,12 +590,9 @@ class Sampler(Actor):
 def test_an_actor_that_samples_is_asked_through_a_function():
     actor, critic = Sampler(), Critic()
     learner = ActorCriticLearner(
-        actor,
-        critic,
-        actor_optimizer=torch.optim.Adam(actor.parameters()),
-        critic_optimizer=torch.optim.Adam(critic.parameters()),
-        call_actor=Sampler.told,
-        alpha=0.1,
+        Trained(actor, torch.optim.Adam(actor.parameters()), call=Sampler.told),
+        Trained(critic, torch.optim.Adam(critic.parameters())),
+        temperature=0.1,
         replay=[],
     )
     x, rng = torch.rand(3, 2), torch.get_rng_state()
@@ -602,11 +603,10 @@ def test_an_actor_that_samples_is_asked_through_a_function():
 
 
 def problems_of(kind="sac", **changes) -> str:
+    """What wrapping a script says when something of it is exchanged."""
     script = make_script(kind)
-    names = {"actor": script.actor, "critics": script.critics}
-    positional = {name: changes.pop(name, default) for name, default in names.items()}
-    for name, value in positional.items():
-        setattr(script, name, value)
+    for name in [name for name in changes if hasattr(script, name) and name != "replay"]:
+        setattr(script, name, changes.pop(name))
     modules = [m for m in (script.actor, *script.critics) if isinstance(m, nn.Module)]
     before = [[type(m) for m in module.modules()] for module in modules]
     with pytest.raises(OwlError) as caught:
@@ -627,65 +627,67 @@ def test_every_problem_is_named_at_once():
         init="warm",
         actor_optimizer="adam",
         target_critics=["t", "u"],
-        alpha=-1.0,
         log_alpha=torch.zeros(2),
-        distribution=3,
-        q=GaussianQ,
-        call_actor=1,
-        layers=["mean"],
+        for_actor={"output": 3, "call": 1},
+        for_critics={"output": GaussianQ, "layers": ["mean"]},
+        on_task_end=5,
     )
     for part in (
         "gamma is 2",
         "replay is a int",
         "per_task['e'] is a int",
-        "init is 'warm'",
-        "actor_optimizer is a str",
-        "target_critics[0] is a str",
-        "alpha is -1.0",
-        "alpha and log_alpha are both given",
+        "actor's init is 'warm'",
+        "critic_1's init is 'warm'",
+        "actor's optimizer is a str",
+        "critic_0's target is a str",
         "log_alpha has shape (2,)",
-        "distribution is 3",
-        "q is the class GaussianQ",
-        "call_actor is 1",
-        "layers is ['mean']",
+        "actor's output is 3",
+        "critic_1's output is the class GaussianQ",
+        "actor's call is 1",
+        "on_task_end is 5",
     ):
         assert part in text, part
+
+
+def alpha(value=0.0, **options):
+    return torch.full((1,), value, requires_grad=True, **options)
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"actor": "net"}, "actor is a str"),
-        ({"critics": []}, "critics is empty"),
-        ({"critics": [Critic()] * 2}, "the same module twice"),
-        ({"critics": [Critic(), "q"]}, "critics[1] is a str"),
-        ({"target_critics": [Critic()]}, "target_critics has 1 entries for 2 critics"),
-        ({"target_critics": [Critic(), nn.Linear(2, 1)]}, "target_critics[1]'s parameters differ"),
-        ({"target_actor": Pusher()}, "target_actor's parameters differ"),
-        ({"critic_optimizer": [other_optimizer()]}, "critic_optimizer has 1 entries"),
-        ({"critic_optimizer": other_optimizer()}, "critic_optimizer does not hold critic_0's parameters"),
-        ({"actor_optimizer": other_optimizer()}, "actor_optimizer does not hold actor's parameters"),
+        ({"critics": [], "target_critics": None}, "critics is empty"),
+        ({"critics": [Critic()] * 2, "target_critics": None}, "the same network twice"),
+        ({"critics": [Critic(), "q"], "target_critics": None}, "critic_1 is a str"),
+        ({"target_critics": [Critic(), nn.Linear(2, 1)]}, "critic_1's target differs from critic_1"),
+        ({"target_actor": Pusher()}, "actor's target differs from actor"),
+        ({"critic_optimizer": other_optimizer()}, "critic_0's optimizer does not hold critic_0's parameters"),
+        ({"actor_optimizer": other_optimizer()}, "actor's optimizer does not hold actor's parameters"),
         ({"log_alpha": 0.0}, "log_alpha is a float"),
         ({"log_alpha": torch.zeros(1)}, "expected a leaf of one element"),
-        ({"log_alpha": torch.zeros(1, requires_grad=True) * 2}, "is_leaf=False"),
-        ({"log_alpha": torch.full((1,), torch.inf, requires_grad=True)}, "alpha is not finite"),
-        ({"log_alpha": torch.full((1,), 100.0, requires_grad=True)}, "alpha is not finite"),
-        ({"alpha_optimizer": None}, "alpha_optimizer is a NoneType"),
+        ({"log_alpha": alpha() * 2}, "is_leaf=False"),
+        ({"log_alpha": alpha(torch.inf)}, "alpha is not finite"),
+        ({"log_alpha": alpha(100.0)}, "alpha is not finite"),
+        ({"alpha_optimizer": None}, "temperature's optimizer is a NoneType"),
         ({"alpha_optimizer": other_optimizer()}, "holds other parameters"),
-        ({"log_alpha": torch.zeros(1, requires_grad=True)}, "holds other parameters than log_alpha"),
-        ({"log_alpha": None}, "alpha_optimizer is given without log_alpha"),
+        ({"log_alpha": alpha()}, "holds other parameters than log_alpha"),
+        ({"temperature": -1.0}, "temperature is -1.0"),
+        ({"temperature": True}, "temperature is True"),
+        ({"temperature": float("nan")}, "temperature is nan"),
+        ({"temperature": "auto"}, "temperature is 'auto'"),
+        ({"temperature": (alpha(),)}, "expected a finite number >= 0, or (log_alpha, optimizer)"),
         ({"per_task": {"alpha": nn.Linear(1, 1)}}, 'per_task has "alpha"'),
         ({"gamma": 0.5}, "the replay's is 0.9"),
-        ({"layers": {"critic": ["out"]}}, "the networks are ['critic_0', 'critic_1', 'actor']"),
-        ({"layers": {"actor": ["mean", "nose"]}}, "there is no layer 'nose'"),
-        ({"distribution": Deterministic()}, "action has shape (2,)"),
+        ({"for_actor": {"layers": ["mean", "nose"]}}, "there is no layer 'nose'"),
+        ({"for_actor": {"output": Deterministic()}}, "action has shape (2,)"),
         (
             {"critics": [Critic(outputs=2), Critic(outputs=2)], "target_critics": None},
             "critic_0 gave 2 columns",
         ),
-        ({"q": QValues(nn.MSELoss())}, "critic_0 could not be read"),
-        ({"call_critic": lambda critic, x, a: critic(x)}, "critic_0 cannot be given heads"),
-        ({"call_actor": lambda actor, x: {"mean": x}}, "the actor could not be asked"),
+        ({"for_critics": {"output": QValues(nn.MSELoss())}}, "critic_0 could not be read"),
+        ({"for_critics": {"call": lambda critic, x, a: critic(x)}}, "critic_0 cannot be given heads"),
+        ({"for_actor": {"call": lambda actor, x: {"mean": x}}}, "the actor could not be asked"),
         ({"preprocess": 3}, "preprocess is 3"),
         ({"init": None}, "init is None"),
     ],
@@ -694,9 +696,19 @@ def test_single_problems(changes, message):
     assert message in problems_of(**changes)
 
 
+@pytest.mark.parametrize("wrong", ["network", None, nn.Linear(1, 1)])
+def test_networks_come_with_their_optimizers(wrong):
+    script = make_script("td3")
+    critic = Trained(script.critics[0], script.critic_optimizer)
+    actor = Trained(script.actor, script.actor_optimizer)
+    for parts in ((wrong, critic), (actor, [critic, wrong])):
+        with pytest.raises(OwlValueError, match=r"expected Trained\(network, optimizer, target\)"):
+            check_learner(ActorCriticLearner(*parts))
+
+
 def test_problems_of_a_script_s_own_objects():
     script = make_script("td3")
-    assert "target_critics[0] is critics[0] itself" in problems_of(
+    assert "critic_0's target is critic_0 itself" in problems_of(
         "td3", critics=script.critics, target_critics=script.critics
     )
     copied = copy.deepcopy(script.actor_optimizer)
@@ -722,6 +734,9 @@ def test_problems_of_a_script_s_own_objects():
         "td3", actor=conv, target_actor=None, actor_optimizer=torch.optim.Adam(conv.parameters()), replay=[]
     )
     assert "does not start with an nn.Linear" in text
+    assert "actor is a Module without forward" in problems_of(
+        "td3", actor=nn.Module(), target_actor=None, actor_optimizer=other_optimizer()
+    )
 
 
 def test_a_second_wrap_is_refused():
@@ -747,11 +762,8 @@ def test_layers_by_name_need_no_example():
 
     critic = Judge()
     learner = ActorCriticLearner(
-        actor,
-        critic,
-        actor_optimizer=torch.optim.Adam(actor.parameters()),
-        critic_optimizer=torch.optim.Adam(critic.parameters()),
-        layers={"actor": ["1"], "critic": ["out"]},
+        Trained(actor, torch.optim.Adam(actor.parameters()), layers=["1"]),
+        Trained(critic, torch.optim.Adam(critic.parameters()), layers=["out"]),
         preprocess=lambda x: x.float()[:, None] / 255,
         replay=[],
     )

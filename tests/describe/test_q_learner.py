@@ -197,7 +197,7 @@ def test_every_problem_is_named_at_once():
         ({"gamma": float("nan")}, "gamma is nan"),
         ({"gamma": True}, "gamma is True"),
         ({"gamma": 0.9}, "the replay's is 0.5"),
-        ({"target": nn.Sequential(nn.Linear(SIZE, 3))}, "target's parameters differ"),
+        ({"target": nn.Sequential(nn.Linear(SIZE, 3))}, "q's target differs from q in"),
         (
             {"optimizer": torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1)},
             "does not hold q's parameters",

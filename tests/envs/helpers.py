@@ -7,7 +7,7 @@ from gymnasium.spaces import Discrete
 from hypothesis import strategies as st
 
 from owlrl.envs import Table, TabulatedEnv
-from owlrl.envs._planning import action_values
+from owlrl.envs.planning import action_values
 
 
 def line(length: int = 3, **changes) -> Table:

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from owlrl.envs import CrossroadsEnv, interference, screen_level, tabulate
-from owlrl.envs._planning import action_values, run_policy
-from owlrl.envs._star import COLOURS, make_star
+from owlrl.envs.crossroads import COLOURS, make_star
+from owlrl.envs.planning import action_values, run_policy
 from owlrl.errors import OwlValueError
 
 

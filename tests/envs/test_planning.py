@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from owlrl.envs._planning import action_values, observed_actions, run_policy
+from owlrl.envs.planning import action_values, observed_actions, run_policy
 
 from .helpers import line, random_tables
 

@@ -1,12 +1,24 @@
-"""The reward wrappers against sums done by hand."""
+"""The wrappers against sums done by hand and against the environments inside."""
 
 from __future__ import annotations
 
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.utils.env_checker import check_env
+from stable_baselines3.common.env_checker import check_env as sb3_check_env
 
-from owlrl.envs import CountBonus, CrossroadsEnv, ScaleGoalReward, SimpleCrossingEnv, TabulatedEnv, tabulate
+from owlrl.envs import (
+    CountBonus,
+    CrossroadsEnv,
+    ScaleGoalReward,
+    SimpleCrossingEnv,
+    SwapActions,
+    TabulatedEnv,
+    WeakPush,
+    cart_poles,
+    tabulate,
+)
 from owlrl.errors import OwlTypeError, OwlValueError
 
 
@@ -64,5 +76,70 @@ def test_bad_scales(scale):
 
 
 def test_a_success_must_still_be_seen():
-    with pytest.raises(OwlValueError, match="factor is 0; expected a finite number > 0"):
+    with pytest.raises(OwlValueError, match=r"factor is 0\.0; expected a finite number > 0"):
         ScaleGoalReward(CrossroadsEnv(2), 0.0)
+
+
+@pytest.mark.parametrize("env_id", ["owlrl/FlippedCartPole-v0", "owlrl/WeakCartPole-v0"])
+@pytest.mark.filterwarnings("ignore:.*is different from the unwrapped version", "ignore:.*infinity")
+def test_cart_poles_are_checked(env_id):
+    env = gymnasium.make(env_id)
+    check_env(env, skip_render_check=True)
+    sb3_check_env(env)
+    assert env.spec.max_episode_steps == 500
+    assert type(gymnasium.make(env.spec)) is type(env)
+    assert gymnasium.make_vec(env_id, num_envs=2).reset(seed=0)[0].shape == (2, 4)
+
+
+def walk(env, actions):
+    env.reset(seed=1)
+    return [env.step(action) for action in actions]
+
+
+def test_swapped_actions_are_the_others():
+    actions = [0, 1, 1, 0, 1]
+    plain = walk(gymnasium.make("CartPole-v1"), actions)
+    swapped = walk(gymnasium.make("owlrl/FlippedCartPole-v0"), [1 - action for action in actions])
+    for one, other in zip(plain, swapped, strict=True):
+        assert np.array_equal(one[0], other[0]) and one[1:] == other[1:]
+    level = SwapActions(CrossroadsEnv(2, length=1), order=np.array([2, 0, 1]))
+    level.reset()
+    assert [level.step(action)[1] for action in (2, 0)] == [0.0, 1.0]  # turn right, forward
+    assert SwapActions(CrossroadsEnv(2)).order == (2, 1, 0)
+
+
+def test_a_push_of_another_force():
+    """The first step's speed after Gymnasium's formula, with half of the force."""
+    env, plain = gymnasium.make("owlrl/WeakCartPole-v0"), gymnasium.make("CartPole-v1")
+    plain.unwrapped.force_mag = 5.0
+    for one, other in zip(walk(env, [0, 1, 1]), walk(plain, [0, 1, 1]), strict=True):
+        assert np.array_equal(one[0], other[0])
+    assert env.unwrapped.force_mag == 10.0
+    twice = WeakPush(WeakPush(gymnasium.make("CartPole-v1"), 0.5), np.float32(2.0))
+    usual = walk(gymnasium.make("CartPole-v1"), [0, 1, 1])
+    assert np.array_equal(walk(twice, [0, 1, 1])[-1][0], usual[-1][0])
+    with pytest.raises(AssertionError):
+        env.step(7)
+    assert env.unwrapped.force_mag == 10.0
+
+
+def test_the_three_cart_poles():
+    tasks = cart_poles(render_mode="rgb_array")
+    assert [spec.env_id for spec in tasks.values()] == [
+        "CartPole-v1",
+        "owlrl/FlippedCartPole-v0",
+        "owlrl/WeakCartPole-v0",
+    ]
+    assert all(spec().unwrapped.render_mode == "rgb_array" for spec in tasks.values())
+
+
+def test_what_cannot_be_swapped_or_pushed():
+    with pytest.raises(OwlTypeError, match=r"expected Discrete\(n\)"):
+        SwapActions(gymnasium.make("Pendulum-v1"))
+    for order in ([0], [0, 0], [0, 2], [1.5, 0]):
+        with pytest.raises(OwlValueError, match=r"expected each of \[0, 1\] once"):
+            SwapActions(gymnasium.make("CartPole-v1"), order)
+    with pytest.raises(OwlTypeError, match="expected a CartPole"):
+        WeakPush(CrossroadsEnv(2))
+    with pytest.raises(OwlValueError, match="factor is -1"):
+        WeakPush(gymnasium.make("CartPole-v1"), -1)

@@ -57,11 +57,11 @@ def test_losses_equal_a_slow_loop(seed, heads, count, clip):
     learner, arms = critics(seed, heads, count), list(range(heads))[::-1]
     evidence = GaussianNLLEvidence(clip=clip)
     scales = {h: 0.5 + h for h in arms}
-    evidence.load_state_dict({"scales": {str(h): scale for h, scale in scales.items()}})
+    evidence.load_state_dict({"heads": {str(h): scale for h, scale in scales.items()}})
     losses = evidence.losses(learner, ROWS, arms)
     slow = [slow_loss(learner, scales, arms, row, clip) for row in range(6)]
-    assert losses.shape == (6, heads) and (losses >= 0).all()
-    assert np.allclose(losses, slow, rtol=1e-9, atol=1e-12)
+    assert losses.shape == (heads, 6) and (losses >= 0).all()
+    assert np.allclose(losses.T, slow, rtol=1e-9, atol=1e-12)
 
 
 def test_unclipped_losses_differ_as_likelihoods_do():
@@ -93,13 +93,13 @@ def test_a_head_is_measured_on_its_own_task():
 def test_a_wide_head_is_not_believed_for_being_right():
     learner = Critics([[[0.0]], [[0.0]]], [[[1.0]], [[100.0]]], [[0.5], [0.5]])
     losses = GaussianNLLEvidence(calibrated=False).losses(learner, ROWS[:1], [0, 1])
-    assert losses[0, 0] == pytest.approx(0.125) and losses[0, 1] > 2.0
+    assert losses[0, 0] == pytest.approx(0.125) and losses[1, 0] > 2.0
 
 
 def test_two_heads_out_of_their_data_tell_nothing_apart():
     learner = Critics([[[0.0]], [[0.0]]], [[[1.0]], [[1.0]]], [[10.0], [800.0]])
     losses = GaussianNLLEvidence(calibrated=False).losses(learner, ROWS[:1], [0, 1])
-    assert losses[0, 0] == losses[0, 1] == 4.5
+    assert losses[0, 0] == losses[1, 0] == 4.5
 
 
 NUMBERS = st.floats(allow_nan=True, allow_infinity=True, width=64)
@@ -122,7 +122,7 @@ def test_what_is_not_known_is_the_worst():
         [[0.0], [0.0], [0.0], [math.inf]],
     )
     losses = GaussianNLLEvidence(calibrated=False).losses(learner, ROWS[:1], [0, 1, 2, 3])
-    assert losses.tolist() == [[0.0, 9.0, 9.0, 9.0]]
+    assert losses.T.tolist() == [[0.0, 9.0, 9.0, 9.0]]
 
 
 class NoVariance:
@@ -136,10 +136,10 @@ class NoVariance:
         (lambda: GaussianNLLEvidence().losses(critics(), ROWS, [0, 1]), "never calibrated"),
         (lambda: GaussianNLLEvidence().losses(critics(), ROWS, [0.5]), "array .n,. of ints"),
         (lambda: GaussianNLLEvidence().calibrate(NoVariance(), 0, ROWS), "NoVariance has no predictions"),
-        (lambda: GaussianNLLEvidence().calibrate(critics(), 0, ROWS[:0]), "transitions are empty"),
+        (lambda: GaussianNLLEvidence().calibrate(critics(), 0, ROWS[:0]), "rows are empty"),
         (lambda: GaussianNLLEvidence().calibrate(critics(), -1, ROWS), "expected an int >= 0"),
-        (lambda: GaussianNLLEvidence().load_state_dict({"scales": {"0": -1.0}}), "finite number > 0"),
-        (lambda: GaussianNLLEvidence().load_state_dict({}), "scales is None"),
+        (lambda: GaussianNLLEvidence().load_state_dict({"heads": {"0": -1.0}}), "finite number > 0"),
+        (lambda: GaussianNLLEvidence().load_state_dict({}), "heads is None"),
     ],
 )
 def test_bad_input(call, message):

@@ -37,13 +37,13 @@ def test_every_head_is_measured_on_its_own_rows_each_time():
     assert evidence.evidence.scales == {0: 4.0, 1: 6.0}
     evidence.calibrate(Heads(5.0, 1.0), 0, rows(2.0))  # a revisit replaces its rows
     assert evidence.evidence.scales == {0: 10.0, 1: 3.0}
-    assert evidence.losses(Heads(5.0, 1.0), rows(2.0), [1, 0])[0] == pytest.approx([2 / 3, 1.0])
+    assert evidence.losses(Heads(5.0, 1.0), rows(2.0), [1, 0])[:, 0] == pytest.approx([2 / 3, 1.0])
 
 
 def test_few_rows_are_kept():
     evidence = RecalibratedEvidence(TDErrorEvidence(), samples=3)
     evidence.calibrate(Heads(1.0), 0, rows(1.0, n=10))
-    assert len(evidence.state_dict()["rows"]["0"]["reward"]) == 3
+    assert len(evidence.state_dict()["heads"]["0"]["reward"]) == 3
 
 
 def test_a_failure_leaves_all_as_it_was():
@@ -51,7 +51,7 @@ def test_a_failure_leaves_all_as_it_was():
     evidence.calibrate(Heads(1.0, 1.0), 0, rows(1.0))
     with pytest.raises(NonFiniteError):
         evidence.calibrate(Heads(2.0, float("nan")), 1, rows(1.0))
-    assert evidence.evidence.scales == {0: 1.0} and list(evidence.state_dict()["rows"]) == ["0"]
+    assert evidence.evidence.scales == {0: 1.0} and list(evidence.state_dict()["heads"]) == ["0"]
     with pytest.raises(NonFiniteError, match="reward"):
         evidence.calibrate(Heads(1.0, 1.0), 1, rows(float("nan")))
 
@@ -64,6 +64,23 @@ def test_saved_and_loaded_it_goes_on_the_same(tmp_path):
     for item in (evidence, other):
         item.calibrate(Heads(3.0, 1.0), 1, rows(2.0))
     assert evidence.evidence.scales == other.evidence.scales == {0: 3.0, 1: 2.0}
+
+
+def test_a_forgotten_head_is_measured_no_more():
+    evidence = RecalibratedEvidence(TDErrorEvidence())
+    for head in (0, 1):
+        evidence.calibrate(Heads(1.0, 1.0), head, rows(1.0))
+    evidence.forget(0)
+    evidence.calibrate(Heads(3.0, 2.0), 1, rows(1.0))
+    assert evidence.evidence.scales == {1: 2.0} and list(evidence.fitted) == [1]
+
+
+def test_weights_of_the_kept_rows_count():
+    evidence = RecalibratedEvidence(TDErrorEvidence())
+    two = rows(1.0, n=2, weight=torch.tensor([2.0, 0.0]))
+    two.observation[1] = 9.0
+    evidence.calibrate(Heads(1.0), 0, two)
+    assert evidence.evidence.scales == {0: pytest.approx(1.0)}
 
 
 def test_bad_arguments():

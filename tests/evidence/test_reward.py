@@ -52,17 +52,17 @@ def test_predictions_equal_a_plain_loop():
 @pytest.mark.parametrize("paying", [0, 1, 2])
 def test_the_right_task_explains_its_rewards(fitted, paying):
     losses = fitted.losses(None, rows(paying, seed=7), np.arange(3))
-    assert losses.shape == (400, 3) and np.isfinite(losses).all() and losses.max() <= fitted.clip
-    assert losses.mean(0).argmin() == paying
-    wrong = np.delete(losses.mean(0), paying)
-    assert losses.mean(0)[paying] < 0.5 * wrong.min()
+    assert losses.shape == (3, 400) and np.isfinite(losses).all() and losses.max() <= fitted.clip
+    assert losses.mean(1).argmin() == paying
+    wrong = np.delete(losses.mean(1), paying)
+    assert losses.mean(1)[paying] < 0.5 * wrong.min()
 
 
 def test_any_choice_and_order_of_heads(fitted):
     seen = rows(1, 5, seed=3)
     every = fitted.losses(None, seen, np.arange(3))
-    np.testing.assert_allclose(fitted.losses(None, seen, [2, 0]), every[:, [2, 0]])
-    np.testing.assert_allclose(fitted.losses(None, seen[:1], [1]), every[:1, [1]], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(fitted.losses(None, seen, [2, 0]), every[[2, 0]])
+    np.testing.assert_allclose(fitted.losses(None, seen[:1], [1]), every[[1], :1], rtol=1e-5, atol=1e-6)
 
 
 def test_the_scale_is_the_error_on_rows_that_were_kept_apart():
@@ -80,7 +80,7 @@ def test_rewards_of_any_size_are_told_apart(size):
         evidence.calibrate(None, head, data)
     seen = rows(1, 50, seed=9)
     seen.reward.mul_(size)
-    assert evidence.losses(None, seen, [0, 1]).mean(0).argmin() == 1
+    assert evidence.losses(None, seen, [0, 1]).mean(1).argmin() == 1
 
 
 def test_a_perfect_predictor_is_not_trusted_beyond_a_hundredth():
@@ -111,7 +111,7 @@ def test_continuous_actions():
     evidence = RewardEvidence(seed=0, updates=300)
     for head, data in enumerate(made):
         evidence.calibrate(None, head, data)
-    assert evidence.losses(None, made[1], [0, 1]).mean(0).argmin() == 1
+    assert evidence.losses(None, made[1], [0, 1]).mean(1).argmin() == 1
 
 
 def test_observations_are_encoded_as_asked():
@@ -126,7 +126,7 @@ def test_observations_are_encoded_as_asked():
     ended = torch.zeros(20, dtype=torch.bool)
     data = Transitions(images, torch.arange(20) % 2, torch.ones(20), images, ended, torch.ones(20))
     evidence.calibrate(None, 0, data)
-    assert torch.uint8 in seen and evidence.losses(None, data, [0]).shape == (20, 1)
+    assert torch.uint8 in seen and evidence.losses(None, data, [0]).shape == (1, 20)
 
 
 def test_the_same_seed_gives_the_same_losses_and_touches_no_global_generator():
@@ -148,7 +148,7 @@ def test_saved_and_loaded_it_goes_on_the_same(fitted, tmp_path):
     np.testing.assert_array_equal(*losses)
     assert other.scales == fitted.scales
     with pytest.raises(OwlError, match="generator is missing"):
-        other.load_state_dict({"actions": 1, "scales": {}, "predictors": {}})
+        other.load_state_dict({"actions": 1, "heads": {}})
 
 
 def test_it_finds_the_task_of_a_wrapped_learner():
@@ -186,7 +186,7 @@ def test_bad_arguments(options, message):
 
 
 def test_bad_rows_and_heads_are_refused_and_nothing_is_changed(fitted):
-    with pytest.raises(OwlStateError, match=r"heads \[7\] have no predictor"):
+    with pytest.raises(OwlStateError, match=r"heads \[7\] were never calibrated"):
         fitted.losses(None, rows(0, 2), [0, 7])
     spoiled = rows(0, 4)
     spoiled.reward[1] = float("nan")

@@ -134,11 +134,11 @@ def test_losses_equal_the_loop(heads, count, seed, power):
     scale = [rms(oracle_deltas(tables[[h]], own[h])[0]) for h in order]
     wanted = np.minimum(np.abs(delta) / np.reshape(scale, (-1, 1)), 5.0) ** power
     losses = evidence.losses(learner, transitions, order)
-    assert losses.shape == (count, heads)
+    assert losses.shape == (heads, count)
     assert losses.dtype == np.float64
-    np.testing.assert_allclose(losses, wanted.T, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(losses, wanted, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(
-        plain.losses(learner, transitions, order), np.abs(delta).T ** power, rtol=1e-4, atol=1e-5
+        plain.losses(learner, transitions, order), np.abs(delta) ** power, rtol=1e-4, atol=1e-5
     )
     assert [call.tolist() for call in learner.calls] == [order.tolist()] * 2  # all heads in one pass
 
@@ -156,12 +156,12 @@ def test_a_head_of_small_values_does_not_win_everywhere():
 
     batch = rows(np.random.default_rng(0), 2)
     calibrated, plain = TDErrorEvidence(), TDErrorEvidence(calibrated=False)
-    calibrated.load_state_dict({"scales": {"0": 0.01, "1": 0.3}})
+    calibrated.load_state_dict({"heads": {"0": 0.01, "1": 0.3}})
     learner = Told(np.ones((2, 4, 3)))
     np.testing.assert_allclose(
         calibrated.losses(learner, batch, np.array([0, 1])), [[5.0, 1.0], [1.0, 5.0]], rtol=1e-6
     )
-    assert plain.losses(learner, batch, np.array([0, 1])).argmin(-1).tolist() == [0, 0]
+    assert plain.losses(learner, batch, np.array([0, 1])).argmin(0).tolist() == [0, 0]
 
 
 def test_calibration_floor_is_a_hundredth_of_the_values():
@@ -197,7 +197,7 @@ def test_a_revisit_calibrates_again():
     assert evidence.scales[1] != 99.0
 
 
-@pytest.mark.parametrize(("count", "samples", "used"), [(10, 10, 10), (10, 3, 3), (11, 5, 4), (5, 100, 5)])
+@pytest.mark.parametrize(("count", "samples", "used"), [(10, 10, 10), (10, 3, 3), (11, 5, 5), (5, 100, 5)])
 def test_calibration_looks_at_no_more_rows_than_told(count, samples, used):
     class Counting(TableLearner):
         def td_errors(self, transitions, heads):
@@ -214,7 +214,7 @@ def test_needs_no_gradient():
     tables = torch.randn(1, 4, 3, requires_grad=True)
     evidence, batch = TDErrorEvidence(), rows(np.random.default_rng(0), 4)
     evidence.calibrate(TableLearner(tables), 0, batch)
-    assert evidence.losses(TableLearner(tables), batch, np.array([0])).shape == (4, 1)
+    assert evidence.losses(TableLearner(tables), batch, np.array([0])).shape == (1, 4)
 
 
 # --- what is not finite -----------------------------------------------------------------------------
@@ -224,13 +224,13 @@ def test_an_action_that_a_head_does_not_have_costs_the_clip():
     tables = np.ones((2, 4, 3))
     tables[1, :, 2] = -np.inf
     learner, evidence = TableLearner(tables), TDErrorEvidence(clip=4.0)
-    evidence.load_state_dict({"scales": {"0": 1.0, "1": 1.0}})
+    evidence.load_state_dict({"heads": {"0": 1.0, "1": 1.0}})
     batch = replace(rows(np.random.default_rng(0), 3), action=torch.tensor([0, 2, 2]))
     losses = evidence.losses(learner, batch, np.array([0, 1]))
-    assert losses[1:, 1].tolist() == [4.0, 4.0]
-    assert losses[0, 0] == losses[0, 1]
+    assert losses[1, 1:].tolist() == [4.0, 4.0]
+    assert losses[0, 0] == losses[1, 0]
     plain = TDErrorEvidence(calibrated=False, clip=4.0).losses(learner, batch, np.array([0, 1]))
-    np.testing.assert_allclose(plain[1:, 1], 4.0 * plain[1:, 0])
+    np.testing.assert_allclose(plain[1, 1:], 4.0 * plain[0, 1:])
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
@@ -301,7 +301,7 @@ def test_bad_head_of_calibrate(head):
 
 
 def test_calibration_needs_rows():
-    with pytest.raises(OwlValueError, match="transitions are empty; expected rows of the task of head 0"):
+    with pytest.raises(OwlValueError, match="rows are empty; expected rows of the task of head 0"):
         TDErrorEvidence().calibrate(TableLearner(np.ones((1, 4, 3))), 0, rows(np.random.default_rng(0), 0))
 
 
@@ -351,15 +351,15 @@ def test_state_survives_json():
 @pytest.mark.parametrize(
     ("state", "said"),
     [
-        ({}, "scales is None"),
-        ({"scales": [1.0]}, r"scales is \[1.0\]"),
-        ({"scales": {"-1": 1.0}}, r"scales\['-1'\] is 1.0"),
-        ({"scales": {"a": 1.0, "0": 0.0, "1": math.nan, "2": "x", "3": True}}, "5 problems"),
+        ({}, "heads is None"),
+        ({"heads": [1.0]}, r"heads is \[1.0\]"),
+        ({"heads": {"-1": 1.0}}, r"heads\['-1'\] is of no head"),
+        ({"heads": {"a": 1.0, "0": 0.0, "1": math.nan, "2": "x", "3": True}}, "5 problems"),
     ],
 )
 def test_bad_state_changes_nothing(state, said):
     evidence = TDErrorEvidence()
-    evidence.load_state_dict({"scales": {"0": 0.5}})
+    evidence.load_state_dict({"heads": {"0": 0.5}})
     with pytest.raises(OwlValueError, match=said):
         evidence.load_state_dict(state)
     assert evidence.scales == {0: 0.5}

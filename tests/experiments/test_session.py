@@ -9,7 +9,7 @@ from owlrl import DistillationRegularizer, EWCRegularizer, RehearsalReplay, Shar
 from owlrl.checkpoint import save_state
 from owlrl.errors import OwlStateError, OwlValueError
 from owlrl.experiments import METHODS, Run, Session, resolve_tasks
-from owlrl.experiments.methods import method_of
+from owlrl.experiments.recipes import recipe_of
 from tests.experiments.helpers import TINY, tiny
 
 
@@ -61,7 +61,7 @@ def test_parts_are_those_of_the_method():
     assert isinstance(Session(tiny(method="owl-mlp-head")).agent.q.heads[0], nn.Sequential)
     assert any(isinstance(m, nn.Dropout) for m in Session(tiny(method="owl-dropout-0.1")).agent.q.modules())
     with pytest.raises(OwlValueError, match="method is 'x'"):
-        method_of("x")
+        recipe_of("x")
 
 
 def test_the_base_learner_is_the_same_for_all_methods():

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from owlrl.errors import OwlValueError
-from owlrl.experiments import METHODS, STUDIES, Run, Study, reproduce, study_runs
+from owlrl.experiments import METHODS, STUDIES, Run, StudyPlan, reproduce, study_runs
 from tests.experiments.helpers import tiny
 
 
@@ -45,7 +45,7 @@ def test_studies_share_results():
 
 
 def test_reproduce_does_what_is_missing_and_prints_tables(tmp_path, monkeypatch):
-    monkeypatch.setitem(STUDIES, "small", Study("two", lambda seed: [tiny(seed=seed, frames=128)]))
+    monkeypatch.setitem(STUDIES, "small", StudyPlan("two", lambda seed: [tiny(seed=seed, frames=128)]))
     tables, attempts = reproduce("small", tmp_path, seeds=2, progress=False)
     assert len(attempts) == 2
     assert "### Crossroads-2" in tables and "| owl-memory | oracle | 2 |" in tables
@@ -55,7 +55,7 @@ def test_reproduce_does_what_is_missing_and_prints_tables(tmp_path, monkeypatch)
 
 
 def test_a_file_that_is_no_result_is_refused_before_anything_runs(tmp_path, monkeypatch):
-    monkeypatch.setitem(STUDIES, "small", Study("one", lambda seed: [tiny(seed=seed, frames=128)]))
+    monkeypatch.setitem(STUDIES, "small", StudyPlan("one", lambda seed: [tiny(seed=seed, frames=128)]))
     (tmp_path / "shopping.jsonl").write_text('{"milk": 2}\n')
     with pytest.raises(OwlValueError, match=r"shopping\.jsonl is no result"):
         reproduce("small", tmp_path, seeds=1, progress=False)
@@ -65,13 +65,13 @@ def test_a_file_that_is_no_result_is_refused_before_anything_runs(tmp_path, monk
 def test_tables_have_the_order_of_the_study(tmp_path, monkeypatch):
     methods = ("owl-memory", "experience-replay")  # not that of the alphabet
     runs = lambda seed: [tiny(seed=seed, method=method, frames=128) for method in methods]  # noqa: E731
-    monkeypatch.setitem(STUDIES, "small", Study("two", runs))
+    monkeypatch.setitem(STUDIES, "small", StudyPlan("two", runs))
     tables, _ = reproduce("small", tmp_path, seeds=1, progress=False)
     assert tables.index("| owl-memory |") < tables.index("| experience-replay |")
 
 
 def test_a_damaged_result_of_its_own_is_done_again(tmp_path, monkeypatch):
-    monkeypatch.setitem(STUDIES, "small", Study("one", lambda seed: [tiny(seed=seed, frames=128)]))
+    monkeypatch.setitem(STUDIES, "small", StudyPlan("one", lambda seed: [tiny(seed=seed, frames=128)]))
     tables, _ = reproduce("small", tmp_path, seeds=1, progress=False)
     (path,) = tmp_path.glob("*.jsonl")
     path.write_text(path.read_text(encoding="utf-8")[:-20], encoding="utf-8")

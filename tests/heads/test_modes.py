@@ -37,3 +37,25 @@ def test_parameters_are_found_as_torch_finds_them():
     expected, found = list(q.parameters()), parameters_of(q)
     assert len(found) == len(expected) == 20
     assert all(a is b for a, b in zip(found, expected, strict=True))
+
+
+class Peeks(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(2, 2)
+
+    def forward(self, x):
+        return self.inner(x) if self.inner.training else x
+
+
+def test_a_network_that_never_looks_at_its_mode_is_left_alone():
+    plain = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), MultiHeadQ(nn.Identity(), 2, 2))
+    with eval_mode(plain):
+        assert all(m.training for m in plain.modules())
+
+
+def test_a_network_that_looks_at_the_mode_of_a_part_is_changed_with_all_its_parts():
+    network = nn.Sequential(Peeks(), nn.ReLU())
+    with eval_mode(network):
+        assert not any(m.training for m in network.modules())
+    assert all(m.training for m in network.modules())

@@ -2,13 +2,14 @@
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from owlrl.errors import OwlError, OwlTypeError, OwlValueError
+from owlrl.errors import OwlError, OwlStateError, OwlTypeError, OwlValueError
 from owlrl.heads import DuelingHead, MultiHeadQ, dueling_q, promote_output_layers
 from owlrl.protocols import MultiHead
 
@@ -214,6 +215,7 @@ def test_idle_heads_stay_bit_identical(name, set_to_none):
     "options", [{}, {"dueling": True}, {"head": lambda f, a: nn.Sequential(nn.Linear(f, 7), nn.Linear(7, a))}]
 )
 def test_init_zero_answers_zero_and_learns(options):
+    torch.manual_seed(0)
     q = MultiHeadQ(nn.Linear(4, 8), 8, 3, **options)
     index, x = q.add_head(init="zero"), torch.randn(5, 4)
     assert q(x, head=index).eq(0).all() and q(x, head=0).ne(0).any()
@@ -285,6 +287,12 @@ def test_the_optimizer_must_hold_the_network():
     assert q.num_heads == 1
 
 
+def test_numpy_numbers_are_numbers():
+    q = MultiHeadQ(nn.Linear(4, 8), np.int64(8), np.int64(2))
+    assert q.add_head(num_actions=np.int32(3)) == 1
+    assert (type(q.num_actions), q(torch.zeros(1, 4), head=np.int64(1)).shape[1]) == (int, 3)
+
+
 @pytest.mark.parametrize("head", [-1, 2, True, 1.0, "a", None])
 @pytest.mark.parametrize("call", ["call", "activate", "head_parameters"])
 def test_bad_head_ids(head, call):
@@ -306,7 +314,7 @@ def test_bad_arguments_are_named_all_at_once():
         MultiHeadQ("trunk", 0, True, dueling=True, head=mlp_head)
     for part in ("trunk is a str", "feature_dim is 0", "num_actions is True", "exclude each other"):
         assert part in str(caught.value)
-    with pytest.raises(OwlValueError, match="expected a factory"):
+    with pytest.raises(OwlValueError, match="expected a function head"):
         MultiHeadQ(nn.Identity(), 2, 2, head=3)
 
 
@@ -373,3 +381,22 @@ def _promoted():
     network = promote_output_layers(nn.Sequential(nn.Linear(4, 3)).double())
     network.add_head()
     return network
+
+
+@pytest.mark.parametrize("dueling", [False, True])
+def test_the_last_head_is_removed_again(dueling):
+    q, x = MultiHeadQ(nn.Linear(4, 8), 8, 2, dueling=dueling), torch.randn(3, 4)
+    q.add_head()
+    q.add_head(num_actions=3)
+    kept = q(x, head=0), q(x, head=1)
+    with torch.no_grad():
+        q.all_heads(x)
+    q.remove_last_head()
+    assert q.num_heads == 2 and torch.allclose(q.all_heads(x), torch.stack(kept))
+    q.activate(1)
+    with pytest.raises(OwlStateError, match="2 heads and 1 is active"):
+        q.remove_last_head()
+    q.activate(0)
+    q.remove_last_head()
+    with pytest.raises(OwlStateError, match="there is 1 head"):
+        q.remove_last_head()

@@ -369,3 +369,24 @@ def test_a_bare_linear_layer_is_promoted_through_a_call():
     heads.add_head()
     assert heads.layers == ("",) and heads(torch.rand(3, 4), head=1).shape == (3, 6)
     assert type(heads.demote(0)) is nn.Linear
+
+
+def test_the_last_head_is_removed_again():
+    network = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    heads = promote_output_layers(network)
+    before = copy.deepcopy(network.state_dict())
+    for _ in range(2):
+        heads.add_head()
+    x = torch.randn(3, 4)
+    kept = heads.all_heads(x)[:2]
+    heads.remove_last_head()
+    assert heads.num_heads == 2 and torch.equal(heads.all_heads(x), kept)
+    heads.pointer.index = 1
+    with pytest.raises(OwlStateError, match="2 heads and 1 is active"):
+        heads.remove_last_head()
+    heads.pointer.index = 0
+    heads.remove_last_head()
+    assert list(network.state_dict()) == list(before)
+    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+    with pytest.raises(OwlStateError, match="there is 1 head"):
+        heads.remove_last_head()

@@ -372,7 +372,7 @@ def test_heads_of_one_s_own():
     assert len(agents[0].q.heads[1]) == 3
     agents[1].learn(350)
     assert score(agents[1], Signs()) >= 0.95
-    with pytest.raises(OwlError, match="head is 3; expected a factory"):
+    with pytest.raises(OwlError, match="head is 3; expected a function head"):
         DQN(Signs(), head=3)
 
 

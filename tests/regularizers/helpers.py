@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -66,6 +67,41 @@ def transitions(rows: int, *, seed: int = 0, dtype: torch.dtype = torch.float64)
     x = observations(rows, seed=seed, dtype=dtype)
     zeros = torch.zeros(rows)
     return Transitions(x, torch.zeros(rows, dtype=torch.int64), zeros, x, zeros.bool(), zeros)
+
+
+class Learner:
+    """As much of a learner as a regularizer looks at: networks, a replay, what a network is called with."""
+
+    def __init__(
+        self, networks: Mapping[str, object], sample: Callable[[int], Transitions] | None = None
+    ) -> None:
+        self.networks = networks
+        self.replay = None if sample is None else Replay(sample)
+
+    def inputs(self, name: str, rows: Transitions) -> tuple[Tensor, ...]:
+        return (rows.observation, rows.action) if name.startswith("critic") else (rows.observation,)
+
+
+class Replay:
+    def __init__(self, sample: Callable[[int], Transitions]) -> None:
+        self.sample = sample
+
+    def __len__(self) -> int:
+        return 1_000
+
+
+class Rows:
+    """A task's memory, as much of it as a regularizer looks at."""
+
+    def __init__(self, rows: Transitions) -> None:
+        self.rows, self.version, self.asked = rows, 0, 0
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def gather(self, index: np.ndarray) -> Transitions:
+        self.asked += 1
+        return self.rows[torch.from_numpy(index)]
 
 
 def jolt(module: nn.Module, *, seed: int = 0, size: float = 0.1) -> None:

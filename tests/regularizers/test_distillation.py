@@ -18,11 +18,11 @@ from owlrl.errors import NonFiniteError, OwlStateError, OwlTypeError, OwlValueEr
 from owlrl.heads import MultiHeadQ, promote_output_layers
 from owlrl.protocols import Consolidation, Regularizer
 from owlrl.regularizers import DistillationRegularizer, distillation_loss
-from owlrl.regularizers._memory import Memory, TaskMemory
 from owlrl.td import taken
 from owlrl.types import Transitions
 from tests.regularizers.helpers import (
     OPTIMIZERS,
+    Learner,
     NoStep,
     assert_same_tree,
     context,
@@ -40,10 +40,10 @@ def after(
 ) -> tuple[MultiHeadQ, DistillationRegularizer, dict[int, Tensor]]:
     """A network that learned the given heads' tasks; what each head then answered on its own rows."""
     q = make_q(max(tasks) + 2)
-    regularizer, answers = DistillationRegularizer(2.0, seed=0, **options), {}
+    regularizer, answers = DistillationRegularizer(2.0, **{"seed": 0, "every": 1, **options}), {}
     for visit, head in enumerate(tasks):
         c = context(q, head, seed=head)
-        regularizer.consolidate(f"task {head}", {"q": c})
+        regularizer.remember(f"task {head}", {"q": c})
         with torch.no_grad():
             answers[head] = q(c.inputs[0], head=head).clone()
         if moved:
@@ -115,20 +115,20 @@ def test_the_active_task_is_not_held():
 
 def test_a_revisit_replaces_what_was_kept():
     q, regularizer, _ = after([0, 1])
-    regularizer.consolidate("task 0", {"q": context(q, 0, rows=3, seed=5)})
-    kept = regularizer.state_dict()["kept"]["q"]
+    regularizer.remember("task 0", {"q": context(q, 0, rows=3, seed=5)})
+    kept = regularizer.state_dict()["kept"]
     assert list(kept) == ["task 0", "task 1"]
-    assert torch.equal(kept["task 0"]["inputs"][0], observations(3, seed=5))
+    assert torch.equal(kept["task 0"]["q"]["inputs"][0], observations(3, seed=5))
     with torch.no_grad():
-        assert torch.equal(kept["task 0"]["outputs"], q(observations(3, seed=5), head=0))
+        assert torch.equal(kept["task 0"]["q"]["outputs"], q(observations(3, seed=5), head=0))
 
 
 def test_memory_is_limited_and_computed_in_evaluation_mode():
     torch.manual_seed(0)
     q = MultiHeadQ(nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5)), 4, 2).double().train()
     regularizer, seed = DistillationRegularizer(1.0, memory_size=3), torch.get_rng_state()
-    regularizer.consolidate("one", {"q": context(q, 0, rows=9)})
-    kept = regularizer.state_dict()["kept"]["q"]["one"]
+    regularizer.remember("one", {"q": context(q, 0, rows=9)})
+    kept = regularizer.state_dict()["kept"]["one"]["q"]
     assert torch.equal(kept["inputs"][0], observations(9)[[0, 3, 6]])
     assert torch.equal(torch.get_rng_state(), seed)
     q.activate(q.add_head())
@@ -144,7 +144,7 @@ def test_heads_of_different_size():
     regularizer, answers = DistillationRegularizer(2.0, memory_size=1, batch_size=2), {}
     for head in (0, 1):
         c = context(q, head, seed=head)
-        regularizer.consolidate(str(head), {"q": c})
+        regularizer.remember(str(head), {"q": c})
         with torch.no_grad():
             answers[head] = q(c.inputs[0][:1], head=head).clone()
     jolt(q)
@@ -156,46 +156,58 @@ def test_heads_of_different_size():
     assert penalty.item() == pytest.approx(2.0 * expected / 2, rel=1e-12)
     penalty.backward()
     assert q.heads[1].bias.grad.abs().min() > 0 and q.heads[2].bias.grad is None
-    state = regularizer.state_dict()["kept"]["q"]
-    assert [tuple(t["outputs"].shape) for t in state.values()] == [(1, 2), (1, 5)]
+    state = regularizer.state_dict()["kept"]
+    assert [tuple(t["q"]["outputs"].shape) for t in state.values()] == [(1, 2), (1, 5)]
 
 
-@settings(max_examples=60)
+def holding(tasks: list[tuple[int, int]], batch_size: int) -> DistillationRegularizer:
+    """A regularizer that keeps tasks of the given (head, rows); a row's input is (its task, its number)."""
+    q = MultiHeadQ(nn.Linear(2, 2), 2, 1)
+    for _ in range(40):
+        q.add_head()
+    regularizer = DistillationRegularizer(1.0, batch_size=batch_size, seed=0)
+    for k, (head, size) in enumerate(tasks):
+        x = torch.stack([torch.full((size,), float(k)), torch.arange(size).float()], 1)
+        regularizer.remember(str(k), {"q": Consolidation(q, head, (x,), (), taken, taken)})
+    return regularizer
+
+
+@settings(max_examples=40)
 @given(
     st.lists(st.tuples(st.integers(0, 3), st.integers(1, 5)), min_size=1, max_size=6),
-    st.integers(1, 20),
+    st.integers(6, 20),
     st.integers(0, 3),
 )
 def test_draws_are_spread_evenly_and_come_from_the_right_rows(tasks, batch_size, active):
-    memory = Memory(
-        {
-            str(k): TaskMemory(
-                head, (torch.full((size, 1), k), torch.arange(size)), torch.full((size, 2), float(k))
-            )
-            for k, (head, size) in enumerate(tasks)
-        }
-    )
+    regularizer = holding(tasks, batch_size)
+    q = regularizer.networks["q"]
+    q.activate(active)
+    drawn = regularizer._draw("q")
     others = [k for k, (head, _) in enumerate(tasks) if head != active]
-    rng = np.random.default_rng(0)
-    drawn = memory.draw(batch_size, active, rng)
     if not others:
         assert drawn is None
         return
-    of_row = drawn.outputs[:, 0].long().tolist()
-    assert len(of_row) == batch_size
+    of_row = drawn.inputs[0][:, 0].long().tolist()
     counts = [of_row.count(k) for k in others]
     assert sum(counts) == batch_size and max(counts) - min(counts) <= 1
-    assert drawn.inputs[0][:, 0].long().tolist() == of_row
     assert drawn.heads.tolist() == [tasks[k][0] for k in of_row]
-    assert all(row < tasks[k][1] for k, row in zip(of_row, drawn.inputs[1].tolist(), strict=True))
+    assert [drawn.tasks[place] for place in drawn.of_row] == [str(k) for k in of_row]
+    assert all(row < tasks[k][1] for k, row in zip(of_row, drawn.inputs[0][:, 1].tolist(), strict=True))
+    with torch.no_grad():  # nothing moved: the stored outputs are those of the drawn rows
+        torch.testing.assert_close(q.per_row(*drawn.inputs, heads=drawn.heads), drawn.stored)
 
 
-def test_every_task_gets_its_turn_when_there_are_more_than_rows():
-    memory = Memory({str(k): TaskMemory(k, (torch.zeros(2, 1),), torch.zeros(2, 1)) for k in range(8)})
-    rng = np.random.default_rng(0)
-    heads = torch.cat([memory.draw(3, 0, rng).heads for _ in range(400)])
-    counts = torch.bincount(heads, minlength=8)
-    assert counts[0] == 0 and counts[1:].min() > 0.75 * 1200 / 7
+@pytest.mark.parametrize(("batch_size", "most"), [(128, 16), (3, 3)])
+def test_few_tasks_are_drawn_at_a_time_and_each_gets_its_turn(batch_size, most):
+    regularizer = holding([(head, 2) for head in range(40)], batch_size)
+    regularizer.networks["q"].activate(0)
+    seen = np.zeros(40)
+    draws = 300
+    for _ in range(draws):
+        heads = torch.unique(regularizer._draw("q").heads)
+        assert len(heads) == most
+        seen[heads.numpy()] += 1
+    assert seen[0] == 0 and seen[1:].min() > 0.5 * draws * most / 39
 
 
 # --- the hook ----------------------------------------------------------------
@@ -205,11 +217,11 @@ def test_every_task_gets_its_turn_when_there_are_more_than_rows():
 @pytest.mark.parametrize("scale", [None, 8.0])
 def test_hook_adds_the_gradient_of_the_penalty(states, scale):
     q, regularizer, _ = after([0, 1], states=states)
-    regularizer.bind({"q": q}, lambda n: transitions(n, seed=3))
+    regularizer.bind(Learner({"q": q}, lambda n: transitions(n, seed=3)))
     q.activate(2)
-    twin = DistillationRegularizer(2.0, states=states)
+    twin = DistillationRegularizer(2.0, states=states, every=1)
     twin.load_state_dict(regularizer.state_dict())
-    twin.bind({"q": q}, lambda n: transitions(n, seed=3))
+    twin.bind(Learner({"q": q}, lambda n: transitions(n, seed=3)))
     train_step(q)
     plain = gradients(q)
     twin.penalty().backward()
@@ -238,7 +250,7 @@ def test_every_third_step_pulls_three_times_as_hard_and_the_count_is_saved():
     q.activate(2)
     twin = DistillationRegularizer(2.0)
     twin.load_state_dict({**regularizer.state_dict(), "steps": {}})
-    twin.bind({"q": q})
+    twin.bind(Learner({"q": q}))
     twin.penalty().backward()
     expected = gradients(q)
     q.zero_grad()
@@ -248,7 +260,7 @@ def test_every_third_step_pulls_three_times_as_hard_and_the_count_is_saved():
     assert all(grad is None for grad in gradients(q).values())
     later = DistillationRegularizer(2.0, every=3)
     later.load_state_dict(regularizer.state_dict())
-    later.bind({"q": q})
+    later.bind(Learner({"q": q}))
     regularizer.detach()
     later.attach(optimizer)
     optimizer.step()
@@ -285,7 +297,7 @@ def test_hook_leaves_parameters_of_others_and_frozen_ones_alone():
 @pytest.mark.parametrize("attached", [True, False])
 def test_heads_that_are_not_held_are_bit_identical(kind, states, set_to_none, attached):
     q, regularizer, _ = after([0], states=states)
-    regularizer.bind({"q": q}, lambda n: transitions(n, seed=3))
+    regularizer.bind(Learner({"q": q}, lambda n: transitions(n, seed=3)))
     q.add_head()
     q.activate(1)  # head 0 is held, head 1 trained, head 2 idle
     optimizer = OPTIMIZERS[kind](list(q.parameters()))
@@ -308,16 +320,16 @@ def test_with_one_task_training_is_bit_equal_to_bare(states):
     for guarded in (False, True):
         q = make_q(dtype=torch.float32)
         optimizer = Adam(q.parameters(), lr=0.01)
-        regularizer = DistillationRegularizer(1e6, states=states)
+        regularizer = DistillationRegularizer(1e6, states=states, every=1)
         if guarded:
-            regularizer.bind({"q": q}, lambda n: None)
+            regularizer.bind(Learner({"q": q}, lambda n: None))
             regularizer.attach(optimizer)
         for step in range(6):
             optimizer.zero_grad()
             q(observations(seed=step, dtype=torch.float32)).square().mean().backward()
             optimizer.step()
             if guarded and step == 3:  # a second visit of the only task
-                regularizer.consolidate("one", {"q": context(q, 0, dtype=torch.float32)})
+                regularizer.remember("one", {"q": context(q, 0, dtype=torch.float32)})
         results.append(weights(q))
     assert_same_tree(*results)
 
@@ -338,10 +350,10 @@ def test_one_optimizer_of_two_networks_and_strengths_of_each():
     actor, critic, free = make_q(2, seed=1), make_q(2, seed=2), make_q(2, seed=3)
     networks = {"actor": actor, "critic": critic, "free": free}
     regularizer = DistillationRegularizer(
-        {"actor": 1.0, "critic": 10.0, "free": 0.0}, memory_size=1, batch_size=1
+        {"actor": 1.0, "critic": 10.0, "free": 0.0}, memory_size=1, batch_size=1, every=1
     )
-    regularizer.consolidate("one", {name: context(n, 0) for name, n in networks.items()})
-    assert set(regularizer.state_dict()["kept"]) == {"actor", "critic"}
+    regularizer.remember("one", {name: context(n, 0) for name, n in networks.items()})
+    assert set(regularizer.state_dict()["kept"]["one"]) == {"actor", "critic"}
     expected = 0.0
     for name, network in networks.items():
         with torch.no_grad():
@@ -374,8 +386,8 @@ def test_parameters_that_take_no_part_get_no_gradient():
     q = MultiHeadQ(nn.Linear(3, 4), 4, 2).double()
     q.trunk.spare = nn.Parameter(torch.ones(1, dtype=torch.float64))
     q.add_head()
-    regularizer = DistillationRegularizer(1.0)
-    regularizer.consolidate("one", {"q": context(q, 0)})
+    regularizer = DistillationRegularizer(1.0, every=1)
+    regularizer.remember("one", {"q": context(q, 0)})
     jolt(q)
     q.activate(1)
     optimizer = SGD(q.parameters(), lr=0.0)
@@ -397,7 +409,7 @@ def test_current_holds_the_previous_head_on_current_states():
         asked.append(n)
         return transitions(n, seed=6)
 
-    regularizer.bind({"q": q}, sample)
+    regularizer.bind(Learner({"q": q}, sample))
     q.activate(2)
     x = observations(7, seed=6)
     expected = (q(x, head=1) - frozen(x, head=1).detach()).square().mean()
@@ -415,17 +427,17 @@ def test_current_holds_the_previous_head_on_current_states():
 def test_current_needs_rows_of_the_current_task_that_fit_the_network():
     q, regularizer, _ = after([0], states="current")
     q.activate(1)
-    with pytest.raises(OwlStateError, match=r"call bind\(networks, sample\)"):
+    with pytest.raises(OwlStateError, match=r"bind\(learner\) a learner that knows its replay"):
         regularizer.penalty()
     raw = transitions(4)
     for observation, message in (
         (raw.observation.to(torch.uint8), r"\(\(3,\), torch\.uint8\).*expected.*torch\.float64"),
         (raw.observation[:, :2], r"\(2,\).*expected.*\(3,\)"),
     ):
-        regularizer.bind({"q": q}, lambda n, x=observation: dataclasses.replace(raw, observation=x))
+        regularizer.bind(Learner({"q": q}, lambda n, x=observation: dataclasses.replace(raw, observation=x)))
         with pytest.raises(OwlTypeError, match=message):
             regularizer.penalty()
-    regularizer.bind({"q": q}, lambda n: transitions(n, dtype=torch.float32))
+    regularizer.bind(Learner({"q": q}, lambda n: transitions(n, dtype=torch.float32)))
     assert regularizer.penalty().dtype == torch.float64  # a float is a float
 
 
@@ -448,15 +460,12 @@ def test_networks_of_observation_and_action():
     row = torch.zeros(6)
     for states in ("memory", "current"):
         regularizer = DistillationRegularizer(1.0, states=states, batch_size=6)
-        regularizer.consolidate("one", {"critic": c})
-        regularizer.bind({"critic": critic}, lambda n: Transitions(x, a, row, x, row.bool(), row))
+        regularizer.remember("one", {"critic": c})
+        regularizer.bind(Learner({"critic": critic}, lambda n: Transitions(x, a, row, x, row.bool(), row)))
         with critic.pointer.at(1):
             assert regularizer.penalty().item() == pytest.approx(0, abs=1e-12)
             jolt(critic.module)
             assert regularizer.penalty().item() > 1e-4
-    c = Consolidation(critic, 0, (x, a, a), (), lambda out: out[:, 0], lambda out: out[:, 0])
-    with pytest.raises(OwlValueError, match="takes 3 inputs"):
-        DistillationRegularizer(1.0, states="current").consolidate("one", {"critic": c})
 
 
 # --- saving --------------------------------------------------------------------
@@ -465,12 +474,12 @@ def test_networks_of_observation_and_action():
 @pytest.mark.parametrize("states", ["memory", "current"])
 def test_state_comes_back_to_the_bit_and_goes_on_alike(states, tmp_path):
     q, regularizer, _ = after([0, 1], states=states)
-    regularizer.bind({"q": q}, lambda n: transitions(n, seed=3))
+    regularizer.bind(Learner({"q": q}, lambda n: transitions(n, seed=3)))
     q.activate(2)
     regularizer.penalty()
     state = regularizer.state_dict()
     save_state(tmp_path / "state", state)
-    later = DistillationRegularizer(2.0, states=states, seed=99)
+    later = DistillationRegularizer(2.0, states=states, every=1, seed=99)
     later.load_state_dict(load_state(tmp_path / "state"))
     assert_same_tree(later.state_dict(), state)
     with pytest.raises(OwlStateError, match="not known; call bind"):
@@ -479,7 +488,7 @@ def test_state_comes_back_to_the_bit_and_goes_on_alike(states, tmp_path):
     later.attach(optimizer)
     with pytest.raises(OwlStateError, match="not known; call bind"):
         optimizer.step()
-    later.bind({"q": q}, lambda n: transitions(n, seed=3))
+    later.bind(Learner({"q": q}, lambda n: transitions(n, seed=3)))
     for _ in range(3):
         assert torch.equal(later.penalty(), regularizer.penalty())
 
@@ -491,7 +500,7 @@ def test_draws_depend_on_the_seed_alone():
     np.random.seed(3)
     penalties = []
     for regularizer in same:
-        regularizer._networks["q"].activate(1)
+        regularizer.networks["q"].activate(1)
         penalties.append([regularizer.penalty().item() for _ in range(4)])
     assert penalties[0] == penalties[1] and len(set(penalties[0])) > 1
 
@@ -503,18 +512,18 @@ def test_misfits_are_named_and_change_nothing(states):
     small = MultiHeadQ(nn.Sequential(nn.Linear(3, 7), nn.Tanh()), 7, 2).double()
     for order in ("bind first", "load first"):
         fresh = DistillationRegularizer(1.0, states=states)
-        steps = [lambda f=fresh: f.bind({"q": small}), lambda f=fresh: f.load_state_dict(state)]
+        steps = [lambda f=fresh: f.bind(Learner({"q": small})), lambda f=fresh: f.load_state_dict(state)]
         first, second = steps if order == "bind first" else reversed(steps)
         first()
-        with pytest.raises(OwlValueError, match="head 1 of network 'q', which has 1") as caught:
+        with pytest.raises(OwlValueError, match="network 'q' is of head 1, and the network has 1") as caught:
             second()
         assert ("trunk.0.weight" in str(caught.value)) == (states == "current")
         assert (fresh.state_dict()["kept"] == {}) == (order == "bind first")
     with pytest.raises(OwlValueError, match="kept for network 'q'; the networks are"):
-        regularizer.bind({"critic": q})
+        regularizer.bind(Learner({"critic": q}))
     if states == "memory":
-        with pytest.raises(OwlValueError, match="which has 1"):
-            regularizer.consolidate("t", {"q": context(small, 0)})
+        with pytest.raises(OwlValueError, match="the network has 1"):
+            regularizer.remember("t", {"q": context(small, 0)})
 
 
 @pytest.mark.parametrize("states", ["memory", "current"])
@@ -525,10 +534,11 @@ def test_bad_states_are_refused(states):
     entry = {"head": 0, "inputs": [torch.zeros(2, 1)], "outputs": torch.zeros(3, 1)}
     for change, message in [
         ({"states": other}, f"state_dict is of states='{other}'"),
-        ({"kept": 3}, 'lacks "states"'),
-        ({"kept": {"q": 3}}, "cannot be read"),
-        ({"kept": {"q": {}}}, "cannot be read"),
-        ({"kept": {"q": {"t": entry}}}, "cannot be read"),
+        ({"kept": 3}, 'has no "kept"'),
+        ({"kept": {"t": 3}}, "cannot be read"),
+        ({"kept": {"t": {"q": 3}}}, "cannot be read"),
+        ({"kept": {"t": {"q": {}}}}, "cannot be read"),
+        ({"kept": {"t": {"q": entry}}}, "cannot be read"),
         ({"generator": {}}, "generator cannot be read"),
         ({"generator": None}, "generator cannot be read"),
     ]:
@@ -556,20 +566,20 @@ def test_bad_consolidations_change_nothing():
     before = regularizer.state_dict()
     c = context(q, 0)
     with pytest.raises(OwlValueError, match="head is 7"):
-        regularizer.consolidate("t", {"q": Consolidation(q, 7, c.inputs, c.targets, c.output, c.loss)})
+        regularizer.remember("t", {"q": Consolidation(q, 7, c.inputs, c.targets, c.output, c.loss)})
     with pytest.raises(OwlValueError, match="unlike those of earlier tasks"):
-        regularizer.consolidate("t", {"q": context(q.float(), 0, dtype=torch.float32)})
+        regularizer.remember("t", {"q": context(q.float(), 0, dtype=torch.float32)})
     q.double()
     bad = context(q, 0)
     bad.inputs[0][0] = torch.nan
     with pytest.raises(NonFiniteError, match="outputs of head 0 of network 'q'"):
-        regularizer.consolidate("t", {"q": bad})
+        regularizer.remember("t", {"q": bad})
     assert_same_tree(regularizer.state_dict(), before)
     torch.manual_seed(0)
     square = MultiHeadQ(nn.Identity(), 3, 2, head=lambda f, a: nn.Unflatten(1, (f, 1))).double()
     object.__setattr__(square, "_parameters", {"p": nn.Parameter(torch.zeros(1))})
     with pytest.raises(OwlValueError, match=r"gave \(6, 3, 1\); expected"):
-        DistillationRegularizer(1.0).consolidate(
+        DistillationRegularizer(1.0).remember(
             "t", {"q": Consolidation(square, 0, (observations(),), (), taken, taken)}
         )
 
@@ -583,14 +593,14 @@ def test_the_first_tasks_answers_move_less_with_it(states, attached):
     x, drift = observations(64), {}
     for strength in (0.0, 100.0):
         q = make_q(2)
-        regularizer = DistillationRegularizer(strength, states=states, seed=0)
+        regularizer = DistillationRegularizer(strength, states=states, every=1, seed=0)
         optimizer = Adam(q.parameters(), lr=0.01)
         if attached:
             regularizer.attach(optimizer)
         with torch.no_grad():
             learned = q(x, head=0).clone()
-        regularizer.consolidate("one", {"q": context(q, 0, rows=64)})
-        regularizer.bind({"q": q}, lambda n: transitions(n, seed=n))
+        regularizer.remember("one", {"q": context(q, 0, rows=64)})
+        regularizer.bind(Learner({"q": q}, lambda n: transitions(n, seed=n)))
         q.activate(1)
         for step in range(100):
             optimizer.zero_grad()

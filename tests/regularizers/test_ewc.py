@@ -18,6 +18,7 @@ from owlrl.protocols import Consolidation, MultiHead, Regularizer
 from owlrl.regularizers import EWCRegularizer
 from tests.regularizers.helpers import (
     OPTIMIZERS,
+    Learner,
     assert_same_tree,
     context,
     gradients,
@@ -61,7 +62,7 @@ def after(
     q, ewc, terms = make_q(max(tasks) + 2), EWCRegularizer(strength, importance=kind), {}
     for visit, head in enumerate(tasks):
         c = context(q, head, seed=visit)
-        ewc.consolidate(f"task {head}", {"q": c})
+        ewc.remember(f"task {head}", {"q": c})
         terms[f"task {head}"] = importance_of(c, kind)
         jolt(q, seed=visit)
     return q, ewc, terms
@@ -121,9 +122,9 @@ def test_state_holds_importance_and_anchor_of_the_tasks_own_head(kind, method):
     q, ewc = make_q(3), EWCRegularizer(1.0, importance=kind, method=method)
     c = context(q, 1)
     q.activate(2)  # whatever is active, the task's head is asked
-    ewc.consolidate("one", {"q": c})
+    ewc.remember("one", {"q": c})
     importance, anchor = importance_of(c, kind)
-    state = ewc.state_dict()["terms"]["q"]["one"]
+    state = ewc.state_dict()["kept"]["one"]["q"]
     assert list(state["importance"]) == ["trunk.0.weight", "trunk.0.bias", "heads.1.weight", "heads.1.bias"]
     for name in importance:
         torch.testing.assert_close(state["importance"][name], importance[name], rtol=1e-9, atol=1e-14)
@@ -133,18 +134,18 @@ def test_state_holds_importance_and_anchor_of_the_tasks_own_head(kind, method):
 
 def test_anchor_stays_when_the_network_moves():
     q, ewc = make_q(), EWCRegularizer(1.0)
-    ewc.consolidate("one", {"q": context(q, 0)})
+    ewc.remember("one", {"q": context(q, 0)})
     with torch.no_grad():
         q.all_heads(observations())  # moves the heads' storage
-    before = {name: t.clone() for name, t in ewc.state_dict()["terms"]["q"]["one"]["anchor"].items()}
+    before = {name: t.clone() for name, t in ewc.state_dict()["kept"]["one"]["q"]["anchor"].items()}
     jolt(q)
-    assert_same_tree(ewc.state_dict()["terms"]["q"]["one"]["anchor"], before)
+    assert_same_tree(ewc.state_dict()["kept"]["one"]["q"]["anchor"], before)
 
 
 def test_a_revisit_replaces_its_own_term_and_no_other():
     q, ewc, terms = after([0, 1])
     c = context(q, 0, seed=7)
-    ewc.consolidate("task 0", {"q": c})
+    ewc.remember("task 0", {"q": c})
     terms["task 0"] = importance_of(c)
     assert ewc.tasks == ["task 0", "task 1"]
     jolt(q, seed=5)
@@ -154,14 +155,14 @@ def test_a_revisit_replaces_its_own_term_and_no_other():
 def test_rows_are_limited_and_evenly_spread():
     q = make_q()
     few, all_rows = EWCRegularizer(1.0, max_samples=3), context(q, 0, rows=9)
-    few.consolidate("one", {"q": all_rows})
+    few.remember("one", {"q": all_rows})
     index = torch.tensor([0, 3, 6])
     own = {**q.shared_parameters(), **q.head_parameters(0)}
     expected = squared_gradients(
         q, all_rows.output, (all_rows.inputs[0][index],),
         targets=tuple(t[index] for t in all_rows.targets), parameters=own,
     )  # fmt: skip
-    got = few.state_dict()["terms"]["q"]["one"]["importance"]
+    got = few.state_dict()["kept"]["one"]["q"]["importance"]
     for name in own:
         torch.testing.assert_close(got[name], expected[name])
 
@@ -171,11 +172,11 @@ def test_strength_per_network_and_zero_is_free(monkeypatch):
     networks = {"actor": actor, "critic": critic, "free": free}
     strength = {"actor": 2.0, "critic": 50.0, "free": 0.0}
     ewc = EWCRegularizer(strength)
-    ewc.bind(networks, lambda n: None)
+    ewc.bind(Learner(networks, None))
     contexts = {name: context(network, 0) for name, network in networks.items()}
     terms = {name: {"one": importance_of(c)} for name, c in contexts.items()}
-    ewc.consolidate("one", contexts)
-    assert set(ewc.state_dict()["terms"]) == {"actor", "critic"}
+    ewc.remember("one", contexts)
+    assert set(ewc.state_dict()["kept"]["one"]) == {"actor", "critic"}
     for k, network in enumerate(networks.values()):
         jolt(network, seed=k)
     expected = sum(sum_over_tasks(networks[name], terms[name], strength[name]) for name in networks)
@@ -196,7 +197,7 @@ def test_strength_per_network_and_zero_is_free(monkeypatch):
 
     monkeypatch.setattr("owlrl.regularizers.ewc.squared_gradients", refuse)
     nothing = EWCRegularizer(0.0)
-    nothing.consolidate("one", {"q": context(actor, 0)})
+    nothing.remember("one", {"q": context(actor, 0)})
     assert nothing.penalty().item() == 0 and nothing.tasks == []
 
 
@@ -221,7 +222,7 @@ def test_idle_heads_are_bit_identical(kind, set_to_none, attached):
         now = weights(q)
         assert all(torch.equal(now[name], w) for name, w in idle.items())
         assert all(p.grad is None for k in range(3) if k != head for p in q.head_parameters(k).values())
-        ewc.consolidate(str(head), {"q": context(q, head, seed=head)})
+        ewc.remember(str(head), {"q": context(q, head, seed=head)})
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)
@@ -232,7 +233,7 @@ def test_before_the_first_consolidation_training_is_bit_equal_to_bare(kind):
         optimizer = OPTIMIZERS[kind](list(q.parameters()))
         ewc = EWCRegularizer(1e6, max_grad_norm=1e-3)
         if guarded:
-            ewc.bind({"q": q}, lambda n: None)
+            ewc.bind(Learner({"q": q}, None))
             ewc.attach(optimizer)
         for step in range(5):
             optimizer.zero_grad()
@@ -267,7 +268,7 @@ def test_consolidation_leaves_mode_gradients_and_random_numbers():
     q = MultiHeadQ(nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5)), 4, 2).double().train()
     train_step(q)
     before, seed = gradients(q), torch.get_rng_state()
-    EWCRegularizer(1.0).consolidate("one", {"q": context(q, 0)})
+    EWCRegularizer(1.0).remember("one", {"q": context(q, 0)})
     assert_same_tree(gradients(q), before)
     assert torch.equal(torch.get_rng_state(), seed)
     assert all(m.training for m in q.modules())
@@ -314,7 +315,7 @@ def test_growth_moving_and_head_switches_are_followed():
     new = f"heads.{q.pointer.head}.weight"
     assert not pull()[new].any()
     c = context(q, q.pointer.head)
-    ewc.consolidate("new", {"q": c})
+    ewc.remember("new", {"q": c})
     terms["new"] = importance_of(c)
     jolt(q)
     assert pull()[new].abs().max() > 0
@@ -336,7 +337,7 @@ def test_gradients_are_clipped_with_the_penalty_in_them():
     loose, tight = EWCRegularizer(1e5), EWCRegularizer(1e5, max_grad_norm=0.5)
     for regularizer in (loose, tight):
         regularizer.load_state_dict(ewc.state_dict())
-        regularizer.bind({"q": q}, lambda n: None)
+        regularizer.bind(Learner({"q": q}, None))
     norms = []
     for regularizer in (loose, tight):
         optimizer = SGD(q.parameters(), lr=0.0)
@@ -405,11 +406,11 @@ def test_state_comes_back_to_the_bit_with_and_without_networks():
     assert_same_tree(later.state_dict(), state)
     with pytest.raises(OwlStateError, match=r"not known; call bind"):
         later.penalty()
-    later.bind({"q": q})
+    later.bind(Learner({"q": q}))
     assert torch.equal(later.penalty(), ewc.penalty())
-    kept = later.state_dict()["terms"]["q"]["task 0"]["anchor"]["trunk.0.bias"].clone()
-    state["terms"]["q"]["task 0"]["anchor"]["trunk.0.bias"].add_(1.0)  # its own copies were taken
-    assert torch.equal(later.state_dict()["terms"]["q"]["task 0"]["anchor"]["trunk.0.bias"], kept)
+    kept = later.state_dict()["kept"]["task 0"]["q"]["anchor"]["trunk.0.bias"].clone()
+    state["kept"]["task 0"]["q"]["anchor"]["trunk.0.bias"].add_(1.0)  # its own copies were taken
+    assert torch.equal(later.state_dict()["kept"]["task 0"]["q"]["anchor"]["trunk.0.bias"], kept)
 
 
 def test_misfits_are_named_all_at_once_and_change_nothing():
@@ -419,46 +420,46 @@ def test_misfits_are_named_all_at_once_and_change_nothing():
     fresh = EWCRegularizer(1.0)
     fresh.load_state_dict(state)
     with pytest.raises(OwlValueError, match="2 problems") as caught:
-        fresh.bind({"q": other})
+        fresh.bind(Learner({"q": other}))
     assert "trunk.0.weight" in str(caught.value) and "(5, 3)" in str(caught.value)
-    fresh.bind({"q": q})
+    fresh.bind(Learner({"q": q}))
     bound = EWCRegularizer(1.0)
-    bound.bind({"q": other})
+    bound.bind(Learner({"q": other}))
     with pytest.raises(OwlValueError, match="2 problems"):
         bound.load_state_dict(state)
     assert bound.tasks == []
-    with pytest.raises(OwlValueError, match="terms for network 'q'"):
-        fresh.bind({"critic": q})
+    with pytest.raises(OwlValueError, match="kept for network 'q'"):
+        fresh.bind(Learner({"critic": q}))
     small = EWCRegularizer(1.0)
     small.load_state_dict(
-        {"terms": {"q": {"t": {"importance": {"x": torch.ones(1)}, "anchor": {"x": torch.ones(1)}}}}}
+        {"kept": {"t": {"q": {"importance": {"x": torch.ones(1)}, "anchor": {"x": torch.ones(1)}}}}}
     )
     with pytest.raises(OwlValueError, match="has 'x', which the network has not"):
-        small.consolidate("u", {"q": context(q, 0)})
+        small.remember("u", {"q": context(q, 0)})
 
 
 @pytest.mark.parametrize(
     ("state", "message"),
     [
-        ({}, 'no "terms"'),
-        ([], 'no "terms"'),
-        ({"terms": {"q": 3}}, "cannot be read"),
-        ({"terms": {"q": {"t": {"importance": {}}}}}, "cannot be read"),
-        ({"terms": {"q": {"t": {"importance": {"a": 1.0}, "anchor": {"a": 1.0}}}}}, "cannot be read"),
-        ({"terms": {"q": {"t": {"importance": {"a": torch.ones(1)}, "anchor": {}}}}}, "different parameters"),
+        ({}, 'no "kept"'),
+        ([], 'no "kept"'),
+        ({"kept": {"q": 3}}, "cannot be read"),
+        ({"kept": {"t": {"q": {"importance": {}}}}}, "cannot be read"),
+        ({"kept": {"t": {"q": {"importance": {"a": 1.0}, "anchor": {"a": 1.0}}}}}, "cannot be read"),
+        ({"kept": {"t": {"q": {"importance": {"a": torch.ones(1)}, "anchor": {}}}}}, "different parameters"),
         (
-            {"terms": {"q": {"t": {"importance": {"a": torch.ones(1)}, "anchor": {"a": torch.ones(2)}}}}},
+            {"kept": {"t": {"q": {"importance": {"a": torch.ones(1)}, "anchor": {"a": torch.ones(2)}}}}},
             "anchor",
         ),
         (
-            {"terms": {"q": {"t": {"importance": {"a": -torch.ones(1)}, "anchor": {"a": torch.ones(1)}}}}},
+            {"kept": {"t": {"q": {"importance": {"a": -torch.ones(1)}, "anchor": {"a": torch.ones(1)}}}}},
             "negative",
         ),
         (
             {
-                "terms": {
-                    "q": {
-                        "t": {
+                "kept": {
+                    "t": {
+                        "q": {
                             "importance": {"a": torch.ones(1)},
                             "anchor": {"a": torch.full((1,), torch.inf)},
                         }
@@ -531,7 +532,7 @@ def test_bad_consolidations_change_nothing(name):
     _, ewc, _ = after([0])
     before = ewc.state_dict()
     with pytest.raises(OwlValueError, match=message):
-        ewc.consolidate(task, bad)
+        ewc.remember(task, bad)
     assert_same_tree(ewc.state_dict(), before)
 
 
@@ -541,14 +542,14 @@ def test_strengths_must_cover_the_networks():
     with pytest.raises(
         OwlValueError, match=r"strength is for \['q'\]; expected the networks \['actor', 'q'\]"
     ):
-        ewc.bind({"q": q, "actor": q})
+        ewc.bind(Learner({"q": q, "actor": q}))
     with pytest.raises(OwlValueError, match="expected the networks"):
-        EWCRegularizer({"q": 1.0, "typo": 1.0}).bind({"q": q})
+        EWCRegularizer({"q": 1.0, "typo": 1.0}).bind(Learner({"q": q}))
     with pytest.raises(OwlValueError, match="expected the networks"):
-        ewc.consolidate("t", {"critic": context(q, 0)})
+        ewc.remember("t", {"critic": context(q, 0)})
     with pytest.raises(OwlValueError, match="expected a MultiHead"):
-        ewc.bind({"q": nn.Linear(1, 1)})  # type: ignore[dict-item]
-    EWCRegularizer({"q": 1.0, "other": 1.0}).consolidate("t", {"q": context(q, 0)})  # bare: one at a time
+        ewc.bind(Learner({"q": nn.Linear(1, 1)}))  # type: ignore[dict-item]
+    EWCRegularizer({"q": 1.0, "other": 1.0}).remember("t", {"q": context(q, 0)})  # bare: one at a time
 
 
 def test_what_is_not_finite_is_refused_before_anything_changes():
@@ -557,11 +558,11 @@ def test_what_is_not_finite_is_refused_before_anything_changes():
     c = context(q, 0)
     c.inputs[0][0, 0] = torch.nan
     with pytest.raises(NonFiniteError, match=r"trunk\.0\.weight"):
-        ewc.consolidate("task 0", {"q": c})
+        ewc.remember("task 0", {"q": c})
     with torch.no_grad():
         q.heads[0].bias[0] = torch.inf
     with pytest.raises(NonFiniteError, match=r"parameter 'heads\.0\.bias' is not finite"):
-        ewc.consolidate("task 0", {"q": context(q, 0)})
+        ewc.remember("task 0", {"q": context(q, 0)})
     assert_same_tree(ewc.state_dict(), before)
 
 
@@ -570,13 +571,13 @@ def test_running_statistics_are_warned_about_once():
     q = MultiHeadQ(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)), 4, 2).double()
     ewc = EWCRegularizer(1.0)
     with pytest.warns(UserWarning, match="running statistics"):
-        ewc.consolidate("one", {"q": context(q, 0)})
+        ewc.remember("one", {"q": context(q, 0)})
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        ewc.consolidate("two", {"q": context(q, 0)})
-        EWCRegularizer(0.0).consolidate("one", {"q": context(q, 0)})
+        ewc.remember("two", {"q": context(q, 0)})
+        EWCRegularizer(0.0).remember("one", {"q": context(q, 0)})
         q = MultiHeadQ(nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4)), 4, 2).double()
-        EWCRegularizer(1.0).consolidate("one", {"q": context(q, 0)})
+        EWCRegularizer(1.0).remember("one", {"q": context(q, 0)})
 
 
 # --- what it is for ------------------------------------------------------------
@@ -590,7 +591,7 @@ def test_promoted_networks_are_guarded_too():
     terms = {}
     for head in (0, 1):
         c = context(heads, head, seed=head)
-        ewc.consolidate(str(head), {"q": c})
+        ewc.remember(str(head), {"q": c})
         terms[str(head)] = importance_of(c)
         jolt(network, seed=head)
     torch.testing.assert_close(ewc.penalty(), sum_over_tasks(heads, terms, 4.0), rtol=1e-9, atol=0)
@@ -606,7 +607,7 @@ def test_the_first_tasks_answers_move_less_with_it(attached):
             ewc.attach(optimizer)
         with torch.no_grad():
             learned = q(x, head=0).clone()
-        ewc.consolidate("one", {"q": context(q, 0, rows=64)})
+        ewc.remember("one", {"q": context(q, 0, rows=64)})
         q.activate(1)
         ewc.max_grad_norm = 1.0
         for step in range(100):

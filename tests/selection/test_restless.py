@@ -164,6 +164,47 @@ def test_a_masked_reset_begins_those_episodes_anew():
     assert selector.select().tolist() == [0, 1]
 
 
+class Touchy(Script):
+    """Its properties may not be read before it is asked to act."""
+
+    @property
+    def probabilities(self):
+        raise AssertionError("nobody may read this here")
+
+    @probabilities.setter
+    def probabilities(self, value):
+        pass
+
+
+def test_properties_of_the_other_selector_are_not_run():
+    assert isinstance(RestlessSelector(Touchy(np.zeros((1, 1), dtype=np.int64))).selector, Touchy)
+    with pytest.raises(OwlTypeError, match="selector is the class OracleSelector; expected a head selector"):
+        RestlessSelector(OracleSelector)
+
+
+def test_one_that_cannot_be_saved_is_named():
+    selector = RestlessSelector(Script(np.zeros((1, 1), dtype=np.int64)))
+    with pytest.raises(OwlTypeError, match="Script has no state_dict"):
+        selector.state_dict()
+
+
+def test_a_bad_state_changes_nothing():
+    selector = RestlessSelector(ExpWeightsSelector(seed=0), seed=0)
+    selector.reset(3, num_episodes=2)
+    selector.observe_values(np.ones((2, 3)))
+    selector.select()
+    before = selector.state_dict()
+    for change in (
+        {"idle": np.zeros(5)},
+        {"values": np.zeros(2)},
+        {"selector": {}},
+        {"arms": np.array([9, 9])},
+    ):
+        with pytest.raises(OwlValueError):
+            selector.load_state_dict({**before, **change})
+        np.testing.assert_equal(selector.state_dict(), before)
+
+
 def test_bad_input():
     with pytest.raises(OwlTypeError, match="selector is a int; expected a head selector, such as Exp"):
         RestlessSelector(3)

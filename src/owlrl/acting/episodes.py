@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 
-from owlrl.errors import OwlValueError, int_problem
+from owlrl._arguments import Arguments, own_generator
+from owlrl.acting.stepping import Stepper, Steps
+from owlrl.errors import OwlValueError
+from owlrl.protocols import OffPolicyLearner
+from owlrl.types import Transitions
 
-__all__ = ["EpisodePolicy", "Evaluation", "run_episodes"]
+__all__ = ["EpisodePolicy", "Evaluation", "collect_rows", "run_episodes"]
 
 
 class EpisodePolicy(Protocol):
-    """What `run_episodes` needs of a policy; `owlrl.acting.policy.AdaptivePolicy` is one."""
+    """What `run_episodes` needs of a policy; `owlrl.acting.AdaptivePolicy` is one."""
 
     def reset(
         self, *, num_envs: int | None = None, keep_evidence: bool = False, mask: np.ndarray | None = None
@@ -48,9 +52,14 @@ class Evaluation:
         returns: (n,) undiscounted sums of reward.
         lengths: (n,) steps.
         terminated: (n,) true where the environment ended the episode, false where time did.
+        tasks: the tasks the policy chose among; empty for a policy that knows no tasks.
+        acted: (n, tasks) share of each episode's steps in which the head of each task acted.
+        likeliest: (n,) index of the task that was most likely when the episode ended.
+        settled: (n,) the step from which on that task stayed the most likely.
+        true_task: the task the episodes were of, where it was given.
 
     >>> import numpy as np
-    >>> from owlrl.acting.episodes import Evaluation
+    >>> from owlrl.acting import Evaluation
     >>> Evaluation(np.array([1.0, 0.0]), np.array([3, 5]), np.array([True, False]))
     Evaluation(episodes=2, mean_return=0.5, std_return=0.5, mean_length=4.0)
     """
@@ -58,17 +67,42 @@ class Evaluation:
     returns: np.ndarray
     lengths: np.ndarray
     terminated: np.ndarray
+    tasks: list[str] = field(default_factory=list)
+    acted: np.ndarray | None = None
+    likeliest: np.ndarray | None = None
+    settled: np.ndarray | None = None
+    true_task: str | None = None
 
     @property
     def mean_return(self) -> float:
         """Mean of the returns."""
         return float(self.returns.mean())
 
+    @property
+    def found(self) -> np.ndarray:
+        """(n,) whether the true task was the most likely one when the episode ended."""
+        if self.likeliest is None or self.true_task is None:
+            raise OwlValueError(
+                "Evaluation.found: the true task was not given; call owl.evaluate(env, true_task=...)"
+            )
+        return np.asarray(self.likeliest == self.tasks.index(self.true_task))
+
+    @property
+    def steps_to_find(self) -> np.ndarray:
+        """(n,) steps until the true task stayed the most likely one; −1 where it was not found."""
+        found = self.found
+        return np.where(found, np.asarray(self.settled), -1)
+
     def __repr__(self) -> str:
-        return (
+        shown = (
             f"Evaluation(episodes={len(self.returns)}, mean_return={self.mean_return:.4g}, "
-            f"std_return={self.returns.std():.4g}, mean_length={self.lengths.mean():.1f})"
+            f"std_return={self.returns.std():.4g}, mean_length={self.lengths.mean():.1f}"
         )
+        if self.likeliest is not None and self.true_task is not None:
+            steps = self.steps_to_find[self.found]
+            median = f" after {np.median(steps):g} steps" if len(steps) else ""
+            shown += f", found={self.found.mean():.2f}{median}"
+        return f"{shown})"
 
 
 def run_episodes(
@@ -79,6 +113,7 @@ def run_episodes(
     seed: int | None = None,
     max_steps: int | None = None,
     keep_evidence: bool = False,
+    true_task: str | None = None,
 ) -> Evaluation:
     """Run ``episodes`` episodes and return what came of them.
 
@@ -86,7 +121,7 @@ def run_episodes(
     of which each runs an equal share (so that short episodes are not over-counted).
 
     >>> import gymnasium
-    >>> from owlrl.acting.episodes import run_episodes
+    >>> from owlrl.acting import run_episodes
     >>> class Left:
     ...     def reset(self, **kwargs): pass
     ...     def act(self, observation): return 0
@@ -95,92 +130,168 @@ def run_episodes(
     >>> len(run_episodes(Left(), env, episodes=3, seed=0).returns)
     3
     """
-    for name, value in (("episodes", episodes), ("max_steps", max_steps)):
-        if value is not None and (problem := int_problem(name, value)):
-            raise OwlValueError(f"run_episodes: {problem}")
-    run = _run_vector if getattr(env, "num_envs", None) is not None else _run_single
-    rows = run(policy, env, episodes, seed, max_steps, keep_evidence)
-    returns, lengths, terminated = zip(*rows, strict=True)
-    return Evaluation(np.array(returns), np.array(lengths), np.array(terminated))
-
-
-Row = tuple[float, int, bool]
-
-
-def _run_single(
-    policy: EpisodePolicy, env: Any, episodes: int, seed: int | None, max_steps: int | None, keep: bool
-) -> list[Row]:
-    rows: list[Row] = []
-    for episode in range(episodes):
-        observation, _ = env.reset(seed=seed if episode == 0 else None)
-        policy.reset(keep_evidence=keep)
-        total, length, ended, terminated = 0.0, 0, False, False
-        while not ended:
-            action = policy.act(observation)
-            following, reward, terminated, truncated, _ = env.step(action)
-            policy.observe(observation, action, reward, following, terminated)
-            observation, total, length = following, total + float(reward), length + 1
-            ended = bool(terminated or truncated or length == max_steps)
-        rows.append((total, length, bool(terminated)))
-    return rows
-
-
-def _run_vector(
-    policy: EpisodePolicy, env: Any, episodes: int, seed: int | None, max_steps: int | None, keep: bool
-) -> list[Row]:
-    count = int(env.num_envs)
-    if max_steps is not None:
-        raise OwlValueError(
-            f"run_episodes: max_steps is {max_steps}, but a vector of environments cannot be stopped one by "
-            "one; give each a time limit instead (gymnasium.make_vec(..., max_episode_steps=...))"
+    arguments = Arguments("run_episodes")
+    episodes = arguments.integer("episodes", episodes)
+    max_steps = arguments.integer("max_steps", max_steps, none=True)
+    if max_steps is not None and getattr(env, "num_envs", None) is not None:
+        arguments.problem(
+            f"max_steps is {max_steps}, but a vector of environments cannot be stopped one by one; give each "
+            "a time limit instead (gymnasium.make_vec(..., max_episode_steps=...))"
         )
-    same_step = resets_in_same_step(env)
+    arguments.check()
+    stepper = Stepper(env, seed=seed)
+    count = stepper.num_envs
     left = np.array([(episodes + k) // count for k in range(count)])  # episodes still to run, per env
-    observation, _ = env.reset(seed=seed)
-    policy.reset(num_envs=count, keep_evidence=keep)
-    total, length = np.zeros(count), np.zeros(count, dtype=int)
-    resetting = np.zeros(count, dtype=bool)  # a step that only resets is no transition
-    rows: list[Row] = []
+    policy.reset(num_envs=count if stepper.vector else None, keep_evidence=keep_evidence)
+    log = _Log(policy, count)
     while left.any():
-        action = policy.act(observation)
-        following, reward, terminated, truncated, info = env.step(action)
-        final = final_observations(following, info) if same_step else following
-        policy.observe(observation, action, reward, final, terminated, mask=~resetting)
-        total, length = total + np.where(resetting, 0.0, reward), length + ~resetting
-        ended = (terminated | truncated) & ~resetting
-        counted = ended & (left > 0)
-        rows.extend((float(total[k]), int(length[k]), bool(terminated[k])) for k in np.flatnonzero(counted))
-        left -= counted
-        total[ended], length[ended] = 0.0, 0
-        starts = ended if same_step else resetting
-        if starts.any():
-            policy.reset(mask=starts, keep_evidence=keep)
-        resetting = np.zeros_like(ended) if same_step else ended
-        observation = following
-    return rows
+        steps = _one_step(policy, stepper)
+        log.add(steps)
+        cut = log.length == max_steps
+        ended = (steps.terminated | steps.truncated | cut) & steps.real
+        log.close(np.flatnonzero(ended), ended & (left > 0), steps.terminated)
+        left -= ended & (left > 0)
+        if cut.any() and not (steps.terminated | steps.truncated).any():
+            stepper.reset()
+        if stepper.starts.any() and left.any():
+            mask = stepper.starts if stepper.vector else None
+            policy.reset(num_envs=None if mask is None else count, mask=mask, keep_evidence=keep_evidence)
+    return log.evaluation(true_task)
 
 
-def resets_in_same_step(env: Any) -> bool:
-    mode = str((getattr(env, "metadata", None) or {}).get("autoreset_mode", ""))
-    if "Disabled" in mode or "DISABLED" in mode:
-        raise OwlValueError(
-            "this vector of environments does not reset by itself; build it with "
-            "autoreset_mode=AutoresetMode.NEXT_STEP or SAME_STEP"
+def _one_step(policy: EpisodePolicy, stepper: Stepper) -> Steps:
+    """Act, step, observe; a policy of one environment sees no leading dimension."""
+    if stepper.vector:
+        steps = stepper.step(policy.act(stepper.observation))
+        policy.observe(
+            steps.observation,
+            steps.action,
+            steps.reward,
+            steps.next_observation,
+            steps.terminated,
+            mask=steps.real,
         )
-    return "SameStep" in mode or "SAME_STEP" in mode
+        return steps
+    seen = _first(stepper.observation)
+    action = policy.act(seen)
+    steps = stepper.step(np.asarray(action)[None])
+    policy.observe(
+        seen, action, float(steps.reward[0]), _first(steps.next_observation), bool(steps.terminated[0])
+    )
+    return steps
 
 
-def final_observations(following: Any, info: dict[str, Any]) -> Any:
-    if "final_obs" not in info:
-        return following
-    if isinstance(following, Mapping):
-        return {key: _last_rows(part, info, key) for key, part in following.items()}
-    return _last_rows(following, info)
+def _first(batch: Any) -> Any:
+    return {key: part[0] for key, part in batch.items()} if isinstance(batch, dict) else batch[0]
 
 
-def _last_rows(following: np.ndarray, info: dict[str, Any], key: str | None = None) -> np.ndarray:
-    final = np.array(following, copy=True)
-    for k in np.flatnonzero(info["_final_obs"]):
-        last = info["final_obs"][k]
-        final[k] = last if key is None else last[key]
-    return final
+class _Log:
+    """Adds up each environment's episode, and keeps those that count."""
+
+    def __init__(self, policy: Any, count: int) -> None:
+        self.policy = policy
+        self.tasks: list[str] = list(getattr(policy, "tasks", []))
+        self.total, self.length = np.zeros(count), np.zeros(count, dtype=int)
+        self.acted = np.zeros((count, len(self.tasks)))
+        self.likeliest, self.settled = np.full(count, -1), np.zeros(count, dtype=int)
+        self.rows: list[tuple[Any, ...]] = []
+
+    def add(self, steps: Steps) -> None:
+        real = steps.real
+        self.total += np.where(real, steps.reward, 0.0)
+        self.length += real
+        if not self.tasks:
+            return
+        self.acted[real, np.atleast_1d(self.policy.arm)[real]] += 1
+        best = np.atleast_2d(self.policy.probabilities).argmax(axis=1)
+        changed = real & (best != self.likeliest)
+        self.settled = np.where(changed, self.length, self.settled)
+        self.likeliest = np.where(real, best, self.likeliest)
+
+    def close(self, ended: np.ndarray, counted: np.ndarray, terminated: np.ndarray) -> None:
+        """Keep the episodes that end now, if they count, and start new ones."""
+        for k in ended:
+            if counted[k]:
+                share = self.acted[k] / max(1, self.length[k])
+                outcome = (float(self.total[k]), int(self.length[k]), bool(terminated[k]))
+                self.rows.append((*outcome, share, int(self.likeliest[k]), int(self.settled[k])))
+            self.total[k], self.length[k], self.acted[k] = 0.0, 0, 0.0
+            self.likeliest[k], self.settled[k] = -1, 0
+
+    def evaluation(self, true_task: str | None) -> Evaluation:
+        returns, lengths, terminated, acted, likeliest, settled = (
+            np.array(column) for column in zip(*self.rows, strict=True)
+        )
+        if not self.tasks:
+            return Evaluation(returns, lengths, terminated)
+        known = (self.tasks, acted, likeliest, settled, true_task)
+        return Evaluation(returns, lengths, terminated, *known)
+
+
+def collect_rows(
+    learner: OffPolicyLearner,
+    env: Any,
+    *,
+    steps: int,
+    head: int = 0,
+    random_share: float = 0.2,
+    seed: int | None = None,
+) -> Transitions:
+    """Rows of ``env`` by the greedy policy of one head, with some actions at random.
+
+    Args:
+        learner: whose head acts.
+        env: a Gymnasium environment, or a vector of them.
+        steps: rows to collect, at least.
+        head: the head that acts.
+        random_share: chance that an action is drawn from the action space instead.
+        seed: of environment and draws.
+
+    >>> import gymnasium, torch
+    >>> from torch import nn
+    >>> from owlrl import MultiHeadQ, QLearner
+    >>> from owlrl.acting.episodes import collect_rows
+    >>> q = MultiHeadQ(nn.Linear(4, 8), 8, 2)
+    >>> learner = QLearner(q, None, torch.optim.SGD(q.parameters(), 0.1))
+    >>> len(collect_rows(learner, gymnasium.make("CartPole-v1"), steps=50, seed=0))
+    50
+    """
+    rng = own_generator(seed, 9)
+    stepper = Stepper(env, seed=int(rng.integers(2**31)))
+    space = getattr(env, "single_action_space", env.action_space)
+    space.seed(int(rng.integers(2**31)))
+    heads = torch.full((stepper.num_envs,), head)
+    found: list[Steps] = []
+    real = 0
+    while real < steps:
+        seen = stepper.observation
+        batch = learner.prepare(seen) if isinstance(seen, dict) else torch.as_tensor(np.asarray(seen))
+        action = learner.act(batch, heads.to(batch.device)).cpu().numpy()
+        drawn = rng.random(stepper.num_envs) < random_share
+        for k in np.flatnonzero(drawn):
+            action[k] = space.sample()
+        found.append(stepper.step(action))
+        real += int(found[-1].real.sum())
+    return _as_transitions(learner, found)
+
+
+def _as_transitions(learner: OffPolicyLearner, found: list[Steps]) -> Transitions:
+    def observations(name: str) -> torch.Tensor:
+        parts = [getattr(s, name) for s in found]
+        if isinstance(parts[0], dict):
+            return torch.cat([learner.prepare(part).cpu() for part in parts])
+        return torch.from_numpy(np.concatenate(parts))
+
+    real = torch.from_numpy(np.concatenate([s.real for s in found]))
+    action = torch.from_numpy(np.concatenate([s.action for s in found]))
+    rows = Transitions(
+        observation=observations("observation"),
+        action=action.float() if action.is_floating_point() else action.long(),
+        reward=torch.from_numpy(np.concatenate([s.reward for s in found]).astype(np.float32)),
+        next_observation=observations("next_observation"),
+        terminated=torch.from_numpy(np.concatenate([s.terminated for s in found])),
+        discount=torch.full((len(real),), learner.gamma),
+        truncated=torch.from_numpy(np.concatenate([s.truncated for s in found])),
+        env=torch.arange(len(found[0].real)).repeat(len(found)),
+    )
+    return rows[real]

@@ -81,8 +81,13 @@ class LeastTried:
         return self.policy.probabilities
 
     @property
+    def arm(self) -> int | np.ndarray:
+        """The head that the other policy chose last."""
+        return self.policy.arm
+
+    @property
     def trace(self) -> list[TraceStep]:
-        """The other policy's: its arms, whether or not they got their will."""
+        """The other policy's trace, whether or not its actions were taken."""
         return self.policy.trace
 
     def reset(

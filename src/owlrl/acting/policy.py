@@ -41,7 +41,15 @@ class AdaptivePolicy:
     Made by `OwlWrapper.policy`. Only heads of tasks that were learned are arms. No module is
     changed. Where ``evidence`` is None nothing is scored and every loss is 0: enough for a selector that
     learns from none. For one environment observations come without a batch dimension; after
-    ``reset(num_envs=E)`` everything has a leading dimension E.
+    ``reset(num_envs=E)`` everything has a leading dimension E. Several threads may act, each with a policy
+    and a selector of its own.
+
+    Args:
+        learner: whose heads act.
+        selector: chooses among them.
+        evidence: scores them, or None.
+        heads: the head of each task that may act.
+        trace: keep every step in ``trace``; it grows until `reset`.
 
     >>> import numpy as np, torch
     >>> from torch import nn
@@ -52,7 +60,7 @@ class AdaptivePolicy:
     >>> observation = np.zeros(2, np.float32)
     >>> with owl.task("only"):
     ...     replay.add(observation, 0, 1.0, observation, True, False)
-    >>> policy = owl.policy(UniformSelector(seed=0))
+    >>> policy = owl.policy(UniformSelector(seed=0), trace=True)
     >>> policy.reset()
     >>> action = policy.act(observation)
     >>> policy.observe(observation, action, 1.0, observation, terminated=True)
@@ -66,10 +74,15 @@ class AdaptivePolicy:
         selector: HeadSelector,
         evidence: Evidence | None,
         heads: dict[str, int],
+        *,
+        trace: bool = False,
     ) -> None:
         self.selector = selector
         self.evidence = evidence
         self.trace: list[TraceStep] = []
+        self.arm: int | np.ndarray = 0
+        """Index into `tasks` of the head that acted last; (E,) for E environments."""
+        self._traces = trace
         self._learner = learner
         self._heads = np.array(list(heads.values()), dtype=np.int64)
         self._tasks = list(heads)
@@ -116,9 +129,10 @@ class AdaptivePolicy:
         if self.selector.needs_values:
             values = self._learner.values(batch).cpu().numpy()[self._heads].T
             self.selector.observe_values(values if self._num_envs is not None else values[0])
-        probabilities = self.selector.probabilities
-        arm = self.selector.select()
-        self.trace.append(TraceStep(arm, probabilities))
+        probabilities = self.selector.probabilities if self._traces else None
+        self.arm = arm = self.selector.select()
+        if probabilities is not None:
+            self.trace.append(TraceStep(arm, probabilities))
         heads = torch.as_tensor(np.atleast_1d(self._heads[arm]), device=batch.device)
         actions = self._learner.act(batch, heads).cpu().numpy()
         if self._num_envs is not None:
@@ -148,7 +162,7 @@ class AdaptivePolicy:
         transitions = self._transitions(observation, action, reward, next_observation, terminated)
         losses = np.zeros((len(transitions), len(self._heads)))
         if self.evidence is not None:
-            losses = self.evidence.losses(self._learner, transitions, self._heads)
+            losses = np.ascontiguousarray(self.evidence.losses(self._learner, transitions, self._heads).T)
         if self._num_envs is None:
             losses = losses[0]
         self.selector.update(losses, mask=mask)

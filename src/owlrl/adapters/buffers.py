@@ -1,17 +1,93 @@
-"""`BufferReplay`: the ``ReplayBuffer`` of a hand-written script in CleanRL's manner, one task at a time."""
+"""`BufferReplay`: a ``ReplayBuffer`` of Stable-Baselines3, or CleanRL's copy of it, one task at a time."""
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from owlrl.adapters.buffer_rows import COLUMNS, Kept, read_columns, refill, valid_steps
-from owlrl.errors import OwlStateError, OwlValueError, int_problem, raise_problems
+from owlrl._arguments import Arguments, own_generator
+from owlrl.errors import OwlStateError, OwlValueError
 from owlrl.types import Transitions
 
-__all__ = ["BufferReplay"]
+__all__ = ["BufferReplay", "read_columns", "refill", "valid_steps"]
+
+COLUMNS = ("actions", "rewards", "dones", "timeouts")
+Kept = dict[str, Any]  # arrays (steps, environments, ...) by column; dicts of arrays for dict observations
+BUFFER_KEY = 13
+
+
+def valid_steps(buffer: Any) -> np.ndarray:
+    """Places of the valid steps in the ring, oldest first.
+
+    >>> from gymnasium import spaces
+    >>> from stable_baselines3.common.buffers import ReplayBuffer
+    >>> from owlrl.adapters.buffers import valid_steps
+    >>> valid_steps(ReplayBuffer(10, spaces.Box(0, 1, (2,)), spaces.Discrete(2)))
+    array([], dtype=int64)
+    """
+    if not buffer.full:
+        return np.arange(buffer.pos)
+    # with optimize_memory_usage the oldest step has lost its observation to the newest one
+    oldest = buffer.pos + int(buffer.optimize_memory_usage)
+    return np.arange(oldest, buffer.pos + buffer.buffer_size) % int(buffer.buffer_size)
+
+
+def read_columns(buffer: Any, steps: np.ndarray, envs: Any) -> Kept:
+    """Rows as the buffer has them, copied.
+
+    >>> import numpy as np
+    >>> from gymnasium import spaces
+    >>> from stable_baselines3.common.buffers import ReplayBuffer
+    >>> from owlrl.adapters.buffers import read_columns
+    >>> buffer = ReplayBuffer(10, spaces.Box(0, 1, (2,)), spaces.Discrete(2))
+    >>> buffer.add(np.zeros((1, 2)), np.ones((1, 2)), np.array([1]), np.array([5.0]), np.array([True]), [{}])
+    >>> read_columns(buffer, np.array([0]), slice(None))["rewards"]
+    array([[5.]], dtype=float32)
+    """
+    following = buffer.observations if buffer.optimize_memory_usage else buffer.next_observations
+    later = (steps + 1) % buffer.buffer_size if buffer.optimize_memory_usage else steps
+    return {
+        "observations": _take(buffer.observations, steps, envs),
+        "next_observations": _take(following, later, envs),
+        **{name: getattr(buffer, name)[steps, envs].copy() for name in COLUMNS},
+    }
+
+
+def refill(buffer: Any, kept: Kept) -> None:
+    """Add kept rows to an empty buffer through its own ``add``, so that any kind does its bookkeeping.
+
+    What follows in the buffer is another episode, so the last step ends one: as if time had run
+    out, where the buffer tells that from a real end. Where it does not and every row stands for itself,
+    the last step stays as it is.
+
+    >>> from stable_baselines3 import DQN
+    >>> from owlrl.adapters.buffers import refill
+    >>> from owlrl.adapters.sb3.replay import new_buffer
+    >>> buffer = new_buffer(DQN("MlpPolicy", "CartPole-v1", buffer_size=10))
+    >>> refill(buffer, {})
+    >>> buffer.size()
+    0
+    """
+    alone = type(buffer).__name__ == "ReplayBuffer" and not buffer.optimize_memory_usage
+    ends = buffer.handle_timeout_termination or not alone
+    total = len(kept["rewards"]) if kept else 0
+    for step in range(max(0, total - buffer.buffer_size), total):
+        done = kept["dones"][step] > 0.5
+        cut = ~done if ends and step == total - 1 else np.zeros_like(done)
+        ran_out = (kept["timeouts"][step] > 0.5) | cut
+        buffer.add(
+            _step(kept["observations"], step),
+            _step(kept["next_observations"], step),
+            kept["actions"][step],
+            kept["rewards"][step],
+            done | cut,
+            [{"TimeLimit.truncated": bool(flag)} for flag in ran_out],
+        )
 
 
 class BufferReplay:
@@ -19,13 +95,17 @@ class BufferReplay:
 
     The same object stays in use: `begin_task` empties it in place and refills it with the last rows
     of that task. `QLearner` and `ActorCriticLearner` make one by themselves from ``replay=rb``; make it
-    yourself to keep fewer rows. Actions are taken as the script stores them.
+    yourself to keep fewer rows. Actions are taken as the script stores them. New rows are found by the
+    buffer's own ``pos`` and ``full``: nothing is hung on it, so that it can be pickled as before.
 
     Args:
         buffer: the script's buffer; not one of dict observations.
         gamma: the script's discount.
         warm_start: steps kept of each task for its return, over all environments; 0 keeps none.
         seed: of the replay's own random numbers; the script's own draws are not touched.
+
+    Attributes:
+        overruns: how often a whole lap of the ring lay between two looks, so that rows may be lost.
 
     >>> import numpy as np
     >>> from gymnasium import spaces
@@ -37,6 +117,8 @@ class BufferReplay:
     >>> rb.add(np.zeros((1, 2)), np.ones((1, 2)), np.array([1]), np.array([0.5]), np.array([True]), [{}])
     >>> replay.sample(2).reward
     tensor([0.5000, 0.5000])
+    >>> replay.new_rows().reward, replay.new_rows()
+    (tensor([0.5000]), None)
     >>> replay.end_task()
     >>> replay.begin_task("right"); len(replay)
     0
@@ -47,45 +129,99 @@ class BufferReplay:
     def __init__(
         self, buffer: Any, *, gamma: float = 0.99, warm_start: int = 50_000, seed: int | None = None
     ) -> None:
-        problem = int_problem("warm_start", warm_start, least=0)
-        raise_problems("BufferReplay", [] if problem is None else [problem])
-        self.buffer = buffer
+        arguments = Arguments(type(self).__name__)
+        self.warm_start: int = arguments.integer("warm_start", warm_start, least=0)
+        self.seed: int | None = arguments.integer("seed", seed, least=0, none=True)
+        arguments.check()
+        self._own_buffer = buffer
         self.gamma = gamma
-        self.warm_start = warm_start
-        self.seed = seed
-        self.observation_shape: tuple[int, ...] = buffer.observations.shape[2:]
-        self.observation_dtype: np.dtype[Any] = buffer.observations.dtype
-        self._discrete = buffer.actions.dtype.kind in "iu"
-        self.action_shape: tuple[int, ...] = () if self._discrete else buffer.actions.shape[2:]
-        self.action_dtype: np.dtype[Any] = buffer.actions.dtype
+        self.overruns = 0
         self._task: str | None = None
         self._kept: dict[str, Kept] = {}
-        self._rng = np.random.default_rng(seed)
+        self._rng = own_generator(self.seed, BUFFER_KEY)
+        self._mark_unseen()
+
+    @property
+    def buffer(self) -> Any:
+        """The buffer that is written to now."""
+        return self._own_buffer
+
+    @property
+    def observation_shape(self) -> tuple[int, ...]:
+        """The shape of an observation in a row."""
+        shape: tuple[int, ...] = self.buffer.observations.shape[2:]
+        return shape
+
+    @property
+    def observation_dtype(self) -> np.dtype[Any]:
+        """The dtype of an observation in a row."""
+        dtype: np.dtype[Any] = self.buffer.observations.dtype
+        return dtype
+
+    @property
+    def action_shape(self) -> tuple[int, ...]:
+        """The shape of an action: () for discrete ones."""
+        shape: tuple[int, ...] = () if self._discrete else self.buffer.actions.shape[2:]
+        return shape
+
+    @property
+    def action_dtype(self) -> np.dtype[Any]:
+        """The dtype of an action in the buffer."""
+        dtype: np.dtype[Any] = self.buffer.actions.dtype
+        return dtype
+
+    @property
+    def num_actions(self) -> int | None:
+        """How many discrete actions there are, where the buffer knows its space."""
+        count = getattr(getattr(self.buffer, "action_space", None), "n", None)
+        return None if count is None else int(count)
 
     def begin_task(self, task: str) -> None:
         """Empty the buffer and refill it with what was kept of ``task``."""
         self.buffer.reset()
         refill(self.buffer, self._kept.get(task, {}))
         self._task = task
+        self._mark_seen()
 
     def end_task(self) -> None:
         """Keep the last ``warm_start`` steps of the task; the buffer keeps its rows until the next one."""
         if self._task is None:
-            raise OwlStateError("BufferReplay.end_task: no task was begun; call begin_task(task) first")
-        count = self.warm_start // self.buffer.n_envs
-        if count:
-            self._kept[self._task] = read_columns(self.buffer, valid_steps(self.buffer)[-count:], slice(None))
+            raise OwlStateError(
+                f"{type(self).__name__}.end_task: no task was begun; call begin_task(task) first"
+            )
+        count = self.warm_start // int(self.buffer.n_envs)
+        steps = valid_steps(self.buffer)[-count:] if count else np.zeros(0, np.int64)
+        if len(steps):
+            self._kept[self._task] = read_columns(self.buffer, steps, slice(None))
+
+    def forget(self, task: str) -> None:
+        """Drop what is kept of ``task``."""
+        self._kept.pop(task, None)
 
     def sample(self, batch_size: int) -> Transitions:
-        """Draw rows uniformly with replacement."""
-        return self._transitions(self._rng.integers(0, len(self), batch_size))
+        """Draw one-step rows uniformly with replacement; the owner's own draws are not touched."""
+        return self._drawn(self._rng.integers(0, len(self), batch_size))
 
     def sample_distinct(self, limit: int) -> Transitions:
-        """Up to ``limit`` different rows, all if there are no more."""
+        """Up to ``limit`` different one-step rows, all if there are no more."""
         index = np.arange(len(self))
         if limit < len(index):
             index = self._rng.choice(index, limit, replace=False, shuffle=False)
-        return self._transitions(index)
+        return self._drawn(index)
+
+    def new_rows(self) -> Transitions | None:
+        """The one-step rows stored since the last look, raw, oldest first; None if there are none."""
+        buffer = self.buffer
+        count, lapped = self._seen.steps_since(buffer)
+        steps = valid_steps(buffer)
+        if lapped or count > len(steps):
+            self._overrun()
+        self._mark_seen()
+        steps = steps[len(steps) - min(count, len(steps)) :]
+        if not len(steps):
+            return None
+        envs = int(buffer.n_envs)
+        return self._transitions(np.repeat(steps, envs), np.tile(np.arange(envs), len(steps)), raw=True)
 
     def state_dict(self) -> dict[str, Any]:
         """The kept rows and the random state; the buffer itself is refilled from them at the next task."""
@@ -98,14 +234,12 @@ class BufferReplay:
             rng.bit_generator.state = state_dict["rng"]
             kept = dict(state_dict["kept"])
             for task, columns in kept.items():
-                for name in ("observations", *COLUMNS):
-                    given, own = columns[name].shape[1:], getattr(self.buffer, name).shape[1:]
-                    if given != own:
-                        raise ValueError(f"{name} of task {task!r} have shape {given}, not {own}")
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+                _check_fits(self.buffer, task, columns)
+            self._load_more(state_dict)
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise OwlValueError(
-                f"BufferReplay.load_state_dict: the state does not fit ({type(error).__name__}: {error}); "
-                "expected what state_dict() gave for a buffer of the same spaces and number of environments"
+                f"{type(self).__name__}.load_state_dict: the state does not fit ({type(error).__name__}: "
+                f"{error}); expected what state_dict() gave for the same spaces and number of environments"
             ) from error
         self._kept, self._rng = kept, rng
 
@@ -115,22 +249,123 @@ class BufferReplay:
     def __repr__(self) -> str:
         kept = {task: columns["rewards"].size for task, columns in self._kept.items()}
         return (
-            f"BufferReplay({type(self.buffer).__name__} of {len(self)} rows, task={self._task!r}, "
+            f"{type(self).__name__}({type(self.buffer).__name__} of {len(self)} rows, task={self._task!r}, "
             f"warm_start={self.warm_start}, kept={kept})"
         )
 
-    def _transitions(self, index: np.ndarray) -> Transitions:
+    def _mark_seen(self) -> None:
+        """What is in the buffer now is not new."""
+        self._seen = _Mark.of(self.buffer)
+
+    def _mark_unseen(self) -> None:
+        """What is in the buffer now is new."""
+        self._seen = _Mark(None, 0, False, None)
+
+    @property
+    def _discrete(self) -> bool:
+        return bool(self.buffer.actions.dtype.kind in "iu")
+
+    def _load_more(self, state_dict: Mapping[str, Any]) -> None:
+        """Take what a kind of replay keeps beside rows; errors leave everything as it was."""
+
+    def _overrun(self) -> None:
+        self.overruns += 1
+        if self.overruns == 1:
+            size = self.buffer.buffer_size
+            warnings.warn(
+                f"{type(self).__name__}: the buffer of {size} steps was written from end to end "
+                "between two looks, so that rows may be lost for the task's memory; use a larger one",
+                UserWarning,
+                stacklevel=3,
+            )
+
+    def _drawn(self, index: np.ndarray) -> Transitions:
         envs = int(self.buffer.n_envs)
-        columns = read_columns(self.buffer, valid_steps(self.buffer)[index // envs], index % envs)
-        actions = columns["actions"]  # (B, 1) or (B, A)
-        kind = np.int64 if self._discrete else np.float32
-        ended = columns["dones"] * (1 - columns["timeouts"])
+        return self._transitions(valid_steps(self.buffer)[index // envs], index % envs, raw=False)
+
+    def _transitions(self, steps: np.ndarray, envs: np.ndarray, *, raw: bool) -> Transitions:
+        columns = read_columns(self.buffer, steps, envs)
+        if not raw:
+            columns = self._seen_by_networks(columns)
+        done, ran_out = columns["dones"] > 0.5, columns["timeouts"] > 0.5
         return Transitions(
-            observation=torch.from_numpy(columns["observations"]),
-            action=torch.from_numpy((actions[:, 0] if self._discrete else actions).astype(kind)),
+            observation=self._observation(columns["observations"]),
+            action=self._action(columns["actions"]),
             reward=torch.from_numpy(columns["rewards"].astype(np.float32)),
-            next_observation=torch.from_numpy(columns["next_observations"]),
-            terminated=torch.from_numpy(ended > 0.5),
-            discount=torch.full((len(index),), float(self.gamma)),
+            next_observation=self._observation(columns["next_observations"]),
+            terminated=torch.from_numpy(done & ~ran_out),
+            discount=torch.full((len(steps),), float(self.gamma)),
             task=self._task,
+            truncated=torch.from_numpy(done & ran_out),
+            env=torch.from_numpy(envs.astype(np.int64)),
         )
+
+    def _seen_by_networks(self, columns: Kept) -> Kept:
+        """Rows as the owner's networks see them."""
+        return columns
+
+    def _observation(self, observation: Any) -> Tensor:
+        return torch.from_numpy(observation)
+
+    def _action(self, actions: np.ndarray) -> Tensor:
+        """(B,) int64, or (B, A) float32."""
+        if self._discrete:
+            return torch.from_numpy(actions[:, 0].astype(np.int64))
+        return torch.from_numpy(actions.astype(np.float32))
+
+
+class _Mark:
+    """How far a ring was written at the last look, and what its newest step was."""
+
+    def __init__(self, buffer: Any, pos: int, full: bool, newest: list[np.ndarray] | None) -> None:
+        self.buffer, self.pos, self.full, self.newest = buffer, pos, full, newest
+
+    @classmethod
+    def of(cls, buffer: Any) -> _Mark:
+        """The mark of a buffer as it is now."""
+        pos, full = int(buffer.pos), bool(buffer.full)
+        return cls(buffer, pos, full, _step_content(buffer, pos - 1) if pos or full else None)
+
+    def steps_since(self, buffer: Any) -> tuple[int, bool]:
+        """How many steps were written since (at least), and whether all that were there are overwritten."""
+        size, pos = int(buffer.buffer_size), int(buffer.pos)
+        another = self.buffer is not buffer
+        emptied = not buffer.full and (self.full or pos < self.pos)
+        if another or emptied:
+            return (size if buffer.full else pos), False
+        lapped = self.newest is not None and not all(
+            np.array_equal(old, new)
+            for old, new in zip(self.newest, _step_content(buffer, self.pos - 1), strict=True)
+        )
+        return (size, True) if lapped else ((pos - self.pos) % size, False)
+
+
+def _step_content(buffer: Any, place: int) -> list[np.ndarray]:
+    """What tells a step from another that was written to its place later."""
+    step = place % int(buffer.buffer_size)
+    seen = buffer.observations
+    arrays = list(seen.values()) if isinstance(seen, dict) else [seen]
+    return [array[step].copy() for array in (*arrays, buffer.actions, buffer.rewards)]
+
+
+def _check_fits(buffer: Any, task: str, columns: Kept) -> None:
+    """Raise ValueError unless kept rows have the shapes of the buffer's."""
+    given, own = columns["observations"], buffer.observations
+    pairs = [(name, columns[name], getattr(buffer, name)) for name in COLUMNS]
+    if isinstance(own, dict):
+        pairs += [(f"observations[{name!r}]", given[name], array) for name, array in own.items()]
+    else:
+        pairs.append(("observations", given, own))
+    for name, array, like in pairs:
+        if array.shape[1:] != like.shape[1:]:
+            raise ValueError(f"{name} of task {task!r} have shape {array.shape[1:]}, not {like.shape[1:]}")
+
+
+def _take(arrays: Any, steps: np.ndarray, envs: Any) -> Any:
+    if isinstance(arrays, dict):
+        return {name: array[steps, envs].copy() for name, array in arrays.items()}
+    return arrays[steps, envs].copy()
+
+
+def _step(arrays: Any, step: int) -> Any:
+    return {name: a[step] for name, a in arrays.items()} if isinstance(arrays, dict) else arrays[step]

@@ -1,16 +1,22 @@
 """What `OwlWrapper` needs to know of a learner: `QLearner`, `ActorCriticLearner`, and their checks."""
 
 from owlrl.describe.actor_critic import ActorCriticLearner
-from owlrl.describe.check import check_learner
-from owlrl.describe.outputs import Deterministic, GaussianQ, QValues, TanhGaussian
+from owlrl.describe.given import check_learner
+from owlrl.describe.outputs import ActionBox, Deterministic, GaussianQ, QValues, ScaledActions, TanhGaussian
 from owlrl.describe.q_learner import QLearner
+from owlrl.describe.temperature import TaskTemperature
+from owlrl.describe.trained import Trained
 
 __all__ = [
+    "ActionBox",
     "ActorCriticLearner",
     "Deterministic",
     "GaussianQ",
     "QLearner",
     "QValues",
+    "ScaledActions",
     "TanhGaussian",
+    "TaskTemperature",
+    "Trained",
     "check_learner",
 ]

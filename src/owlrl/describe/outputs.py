@@ -6,20 +6,24 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from math import sqrt
-from typing import Protocol
+from typing import Any, Protocol
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from owlrl.errors import OwlTypeError, OwlValueError
 from owlrl.gaussian import gaussian_nll, tanh_gaussian
 
 __all__ = [
+    "ActionBox",
     "CriticOutput",
     "Deterministic",
     "Distribution",
     "GaussianQ",
     "QValues",
+    "ScaledActions",
     "TanhGaussian",
     "normal_points",
     "policy_information",
@@ -106,6 +110,89 @@ class TanhGaussian:
 
     def _like(self, value: float | Tensor, action: Tensor) -> Tensor:
         return torch.as_tensor(value).to(action)
+
+
+class ActionBox:
+    """A bounded Box of floats, between [−1, 1] and the environment's units; any other space is refused.
+
+    Args:
+        space: anything with ``low``, ``high`` and ``dtype``.
+        where: who asks, for the message.
+
+    >>> import numpy as np, torch
+    >>> from gymnasium import spaces
+    >>> from owlrl.describe.outputs import ActionBox
+    >>> box = ActionBox(spaces.Box(-2.0, 6.0, (1,)))
+    >>> box.unscale(torch.tensor([[0.5]])), box.scale(torch.tensor([[4.0]]))
+    (tensor([[4.]]), tensor([[0.5000]]))
+    >>> box.array(torch.tensor([[7.0]])), box.draw(np.random.default_rng(0), rows=2).shape
+    (array([[6.]], dtype=float32), (2, 1))
+    """
+
+    def __init__(self, space: Any, *, where: str = "ActionBox") -> None:
+        low, high = getattr(space, "low", None), getattr(space, "high", None)
+        if low is None or high is None or np.dtype(space.dtype).kind != "f":
+            raise OwlTypeError(f"{where}: the action space is {space}; expected a Box of floats")
+        if not (np.isfinite(low).all() and np.isfinite(high).all() and (low < high).all()):
+            raise OwlValueError(
+                f"{where}: the action space is {space}; expected finite bounds with low < high for every "
+                "action (gymnasium.wrappers.RescaleAction gives an environment others)"
+            )
+        self.low, self.high = np.asarray(low), np.asarray(high)
+        self.size = int(self.low.size)
+        least, most = (torch.as_tensor(b, dtype=torch.float32).flatten() / 2 for b in (low, high))
+        self._half, self._middle = most - least, most + least
+
+    def scale(self, action: Tensor) -> Tensor:
+        """To [−1, 1]; (..., A) → (..., A)."""
+        return (action - self._middle.to(action)) / self._half.to(action)
+
+    def unscale(self, action: Tensor) -> Tensor:
+        """To the environment's units; (..., A) → (..., A)."""
+        return action * self._half.to(action) + self._middle.to(action)
+
+    def draw(self, rng: np.random.Generator, rows: int) -> np.ndarray:
+        """Actions ``(rows, *shape)``, uniform between the bounds."""
+        share = rng.random((rows, *self.low.shape))
+        # a share of each bound, since their difference may overflow
+        return self._fit((1 - share) * self.low + share * self.high)
+
+    def array(self, action: Tensor) -> np.ndarray:
+        """A tensor (rows, size) as ``(rows, *shape)`` in the dtype of the space and within its bounds."""
+        return self._fit(action.detach().cpu().numpy().reshape(-1, *self.low.shape))
+
+    def _fit(self, action: np.ndarray) -> np.ndarray:
+        # rounding may lead out of the bounds by a bit
+        action = action.astype(self.low.dtype, copy=False)
+        fitting: np.ndarray = np.minimum(np.maximum(action, self.low), self.high)  # faster than np.clip
+        return fitting
+
+
+@dataclass(frozen=True)
+class ScaledActions:
+    """A distribution of actions in [−1, 1], given in the environment's units.
+
+    The density stays that of the scaled action, as in the targets of Stable-Baselines3's models.
+
+    >>> import torch
+    >>> from gymnasium import spaces
+    >>> from owlrl.describe.outputs import ActionBox, ScaledActions, TanhGaussian
+    >>> box = ActionBox(spaces.Box(-2.0, 2.0, (1,)))
+    >>> ScaledActions(TanhGaussian(), box).greedy(torch.tensor([[9.0, 0.0]]))
+    tensor([[2.0000]])
+    """
+
+    unit: Distribution
+    box: ActionBox
+
+    def greedy(self, output: Tensor) -> Tensor:
+        """The action without noise, (..., A)."""
+        return self.box.unscale(self.unit.greedy(output))
+
+    def sample(self, output: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """An action (..., A), and the log-density (...) of its scaled form."""
+        action, log_prob = self.unit.sample(output, noise)
+        return self.box.unscale(action), log_prob
 
 
 @dataclass(frozen=True)

@@ -11,28 +11,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from owlrl.describe._problems import (
-    common_problems,
-    head_problems,
-    loss_problems,
-    ownership_problems,
-    target_problems,
-)
-from owlrl.describe._trained import TrainedNetwork
-from owlrl.describe.given import as_replay
-from owlrl.errors import OwlStateError
-from owlrl.heads import MultiHeadQ
-from owlrl.heads.modes import eval_mode
-from owlrl.protocols import Consolidation, MultiHead, Stateful, TaskReplay
+from owlrl._arguments import Arguments
+from owlrl.describe._base import DescribedLearner, Preprocess
+from owlrl.describe.trained import Trained, ownership_problems
+from owlrl.heads.modes import eval_mode, probing
+from owlrl.protocols import Consolidation, Stateful
 from owlrl.td import double_q_value, max_q_value, taken, td_target
-from owlrl.types import HeadPointer, Transitions
+from owlrl.types import Transitions
 
 __all__ = ["QLearner"]
 
-Preprocess = Callable[[Tensor], Tensor]
 
-
-class QLearner:
+class QLearner(DescribedLearner):
     """What `OwlWrapper` needs to know of a DQN that somebody wrote: its parts, not its loop.
 
     Args:
@@ -51,8 +41,9 @@ class QLearner:
         preprocess: how a batch of raw observations becomes the network's input; by default a
             cast to the network's dtype and device.
         layers: names of the output layers, where they are not found by themselves.
-        init: how a new task's head starts, "fresh", answering "zero" or as a "copy" of the active one.
-        on_task_end: called when a task is left, before anything is remembered: hand over averaged weights.
+        init: how a new task's head starts: answering "zero", "fresh" or as a "copy" of the active one.
+        on_task_end: called when a task is left, before anything of it is remembered, e.g. to put averaged
+            weights into ``q``.
 
     >>> import copy, torch
     >>> from collections import deque
@@ -77,100 +68,55 @@ class QLearner:
         per_task: Mapping[str, Stateful] | None = None,
         preprocess: Preprocess | None = None,
         layers: Sequence[str] | None = None,
-        init: Literal["fresh", "zero", "copy"] = "fresh",
+        init: Literal["zero", "fresh", "copy"] = "zero",
         on_task_end: Callable[[], None] | None = None,
     ) -> None:
+        trained = Trained(q, optimizer, target, layers=layers, init=init)
+        super().__init__(
+            {"q": trained},
+            replay=replay,
+            gamma=gamma,
+            per_task=per_task,
+            preprocess=preprocess,
+            on_task_end=on_task_end,
+        )
         self.q = q
         self.target = target
         self.optimizer = optimizer
-        self.replay: TaskReplay | None = as_replay(replay, gamma=gamma)
-        self.gamma = gamma
         self.double = double
         self.loss = loss
-        self.per_task: Mapping[str, Stateful] = dict(per_task or {})
-        self.preprocess = preprocess
         self.layers = layers
         self.init = init
-        self.on_task_end = on_task_end
-        self._trained = TrainedNetwork(q, target, optimizer, layers=layers)
-
-    @property
-    def networks(self) -> dict[str, MultiHead]:
-        """The Q-network, under the name ``"q"``."""
-        return {"q": self._trained.heads}
-
-    @property
-    def targets(self) -> dict[str, MultiHead]:
-        """The target network, under the same name."""
-        target = self._trained.target_heads
-        return {} if target is None else {"q": target}
-
-    @property
-    def optimizers(self) -> dict[str, Optimizer]:
-        """The optimizer, under the network's name."""
-        return {"q": self.optimizer}
 
     def problems(self) -> list[str]:
         """Everything that is wrong with this description, found without changing anything."""
-        found = self._network_problems()
-        found += common_problems(
-            gamma=self.gamma,
-            replay=self.replay,
-            per_task=self.per_task,
-            init=self.init,
-            preprocess=self.preprocess,
-        )
-        if not isinstance(self.double, bool):
-            found.append(f"double is {self.double!r}; expected True or False")
-        return found + loss_problems(self.loss)
+        found = self._first.problems("q")
+        if isinstance(self.q, nn.Module):
+            found += self._network_problems()
+        found += self._common_problems()
+        arguments = Arguments("QLearner")
+        arguments.boolean("double", self.double)
+        return [*found, *arguments.problems, *_loss_problems(self.loss)]
 
-    def bind(self) -> None:
-        """Give the networks their heads; the target follows the online network's active head."""
-        pointer = self.q.pointer if isinstance(self.q, MultiHeadQ) else HeadPointer()
-        self._trained.bind(self._trained.output_layers(self._example()), pointer)
-
-    def unbind(self, head: int) -> None:
-        """Give plain networks back their single output layer, with the values of ``head``."""
-        self._trained.unbind(head)
-
-    def add_head(self, *, num_actions: int | None = None) -> int:
-        """Grow the network, its optimizer and its target together; the target's head is equal."""
-        return self._trained.add_head(init=self.init, num_actions=num_actions)
-
-    def set_env(self, env: object) -> None:
-        """Refused: the loop of a hand-written learner has its environment in its own hands."""
-        raise OwlStateError(
-            "QLearner: env= was given, but this learner's own loop chooses its environment; "
-            "leave it out and step that environment inside the block"
-        )
-
-    def finish_task(self) -> None:
-        """The task is being left."""
-        if self.on_task_end is not None:
-            self.on_task_end()
-
-    def prepare(self, observation: Tensor) -> Tensor:
-        """What the network is called with for a batch of raw observations."""
-        if self.preprocess is not None:
-            return self.preprocess(observation)
-        like = next(self.q.parameters())
-        return observation.to(device=like.device, dtype=like.dtype)
+    def inputs(self, name: str, rows: Transitions) -> tuple[Tensor, ...]:
+        """The prepared observations."""
+        return (self.prepare(rows.observation),)
 
     def act(self, observation: Tensor, heads: Tensor) -> Tensor:
         """Greedy actions (B,), row ``b`` by head ``heads[b]``."""
-        network = self._trained.heads
+        network = self._first.heads
         with torch.no_grad(), eval_mode(network.module):
             return network.per_row(self.prepare(observation), heads=heads).argmax(-1)
 
     def values(self, observation: Tensor) -> Tensor:
         """The greedy value of every head, (H, B)."""
-        network = self._trained.heads
+        network = self._first.heads
         with torch.no_grad(), eval_mode(network.module):
             return max_q_value(network.all_heads(self.prepare(observation)))
 
     def td_errors(self, transitions: Transitions, heads: np.ndarray) -> Tensor:
         """δ = target − Q(s, a), (len(heads), B), each head bootstrapped from itself (Eq. 1)."""
-        network, target = self._trained.heads, self._trained.target_heads
+        network, target = self._first.heads, self._first.target_heads
         rows = len(transitions)
         with torch.no_grad(), eval_mode(*(h.module for h in (network, target) if h is not None)):
             both = torch.cat([transitions.observation, transitions.next_observation])
@@ -185,7 +131,7 @@ class QLearner:
 
     def consolidation(self, rows: Transitions) -> dict[str, Consolidation]:
         """Rows of the active head's task with their targets, for a regularizer."""
-        network = self._trained.heads
+        network = self._first.heads
         head = network.pointer.head
         goal = torch.cat([self._goal(rows[k : k + 4096], head) for k in range(0, len(rows), 4096)])
         inputs = self.prepare(rows.observation)
@@ -197,6 +143,7 @@ class QLearner:
                 targets=(rows.action.to(inputs.device), goal),
                 output=lambda q, action, goal: taken(q, action),
                 loss=lambda q, action, goal: self.loss(taken(q, action), goal, reduction="none"),
+                weight=rows.weight,
             )
         }
 
@@ -204,17 +151,58 @@ class QLearner:
         return f"QLearner({type(self.q).__name__})"
 
     def _network_problems(self) -> list[str]:
-        found = [] if self.target is None else target_problems("target", self.target, "q", self.q)
-        if not isinstance(self.optimizer, Optimizer):
-            found.append(f"optimizer is a {type(self.optimizer).__name__}; expected a torch.optim.Optimizer")
-        if not isinstance(self.q, nn.Module):
-            return [f"q is a {type(self.q).__name__}; expected an nn.Module", *found]
-        found += head_problems("q", self._trained, self._example)
-        return found + ownership_problems("q", "optimizer", dict(self.q.named_parameters()), [self.optimizer])
+        found = self._first.head_problems("q", self._example_or_none)
+        if not found:
+            found = self._answer_problems()
+        return found + ownership_problems("q", dict(self.q.named_parameters()), [self.optimizer])
+
+    def _answer_problems(self) -> list[str]:
+        """Whether the network answers with a Q-value per action."""
+        try:
+            example = self._prepared_example()
+        except Exception:  # its shape is not known before the first row
+            return []
+        with torch.no_grad(), probing(self.q):
+            answer = self._first.ask(example)
+        expected, instead = "expected one tensor (B, actions) of Q-values", _INSTEAD
+        if not isinstance(answer, Tensor):
+            kind = (
+                f"{len(answer)} things" if isinstance(answer, tuple | list) else f"a {type(answer).__name__}"
+            )
+            return [f"q answers with {kind} (a {type(answer).__name__}); {expected}; {instead}"]
+        if answer.dim() != 2 or len(answer) != 1:
+            shape = tuple(answer.shape)
+            return [f"q answers one observation with shape {shape}; {expected}, here (1, actions); {instead}"]
+        if self._num_actions is not None and answer.shape[1] != self._num_actions:
+            return [
+                f"q answers with {answer.shape[1]} numbers for {self._num_actions} actions; {expected}; "
+                f"{instead}"
+            ]
+        return []
+
+    def _row_problems(self, rows: Transitions) -> list[str]:
+        action = rows.action
+        if action.dim() != 1 or action.dtype.is_floating_point:
+            return [
+                f"the actions of the rows are {action.dtype} of shape {tuple(action.shape[1:])}; expected "
+                "one int per row; for continuous actions use ActorCriticLearner"
+            ]
+        return []
+
+    def _output_layers(self) -> dict[str, list[str]]:
+        return {"q": self._first.output_layers(self._example_or_none())}
+
+    def _zero_action(self, rows: int) -> Tensor:
+        return torch.zeros(rows, dtype=torch.int64)
+
+    def _example_or_none(self) -> tuple[Tensor] | None:
+        """What the output layers are found with; None lets the search say what it needs."""
+        known = getattr(self.replay, "observation_shape", None) is not None
+        return (self._prepared_example(),) if known else None
 
     def _goal(self, rows: Transitions, head: int) -> Tensor:
-        network = self._trained.heads
-        target = self._trained.lagged
+        network = self._first.heads
+        target = self._first.lagged
         with torch.no_grad(), eval_mode(network.module, target.module):
             observation = self.prepare(rows.next_observation)
             next_target = target(observation, head=head)
@@ -226,9 +214,20 @@ class QLearner:
     def _on(self, like: Tensor, rows: Transitions) -> tuple[Tensor, Tensor, Tensor]:
         return rows.reward.to(like), rows.discount.to(like), rows.terminated.to(like.device)
 
-    def _example(self) -> Tensor | None:
-        shape = getattr(self.replay, "observation_shape", None)
-        if shape is None:
-            return None
-        dtype = getattr(self.replay, "observation_dtype", np.float32)
-        return self.prepare(torch.from_numpy(np.zeros((1, *shape), dtype=dtype)))
+
+_INSTEAD = (
+    "for a distributional or recurrent network hand over a small module around it whose forward answers with "
+    "Q-values, e.g. the mean over the atoms"
+)
+
+
+def _loss_problems(loss: Callable[..., Tensor]) -> list[str]:
+    """Whether ``loss(q, target, reduction="none")`` gives a number per row."""
+    try:
+        shape = tuple(loss(torch.zeros(3), torch.ones(3), reduction="none").shape)
+    except Exception as error:  # somebody's function
+        return [
+            f"loss could not be called ({type(error).__name__}: {error}); expected "
+            'loss(q, target, reduction="none") -> a number per row, as torch.nn.functional.smooth_l1_loss'
+        ]
+    return [] if shape == (3,) else [f"loss gave shape {shape} for 3 rows; expected (3,), a number per row"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -10,15 +12,33 @@ from minigrid.core.mission import MissionSpace
 from minigrid.core.world_object import Goal, Wall
 from minigrid.minigrid_env import MiniGridEnv
 
-from owlrl.envs._checks import bool_problem, grid_problems, int_problem
-from owlrl.envs._star import MAX_ARMS, MIN_ARMS, make_star
-from owlrl.envs.grid_levels import GridTaskEnv, StepResult
-from owlrl.errors import raise_problems
+from owlrl._arguments import Arguments
+from owlrl.envs.grid_levels import GridTaskEnv, StepResult, check_grid, position
 
-__all__ = ["CrossroadsEnv"]
+__all__ = ["MAX_ARMS", "MIN_ARMS", "CrossroadsEnv"]
+
+Cell = tuple[int, int]
 
 CRUMB = 0.05
 UP = 3
+MIN_ARMS, MAX_ARMS = 2, 8
+
+# An arm's colours alternate from cell to cell. Grey is for what belongs to no arm; green would hide
+# the goals.
+COLOURS: tuple[tuple[str, ...], ...] = (
+    ("red",),
+    ("blue",),
+    ("yellow",),
+    ("purple",),
+    ("red", "blue"),
+    ("yellow", "purple"),
+    ("blue", "yellow"),
+    ("purple", "red"),
+)
+NEUTRAL = "grey"
+
+# right, left, down, up, so that two arms are opposite each other
+SIDES: tuple[Cell, ...] = ((1, 0), (-1, 0), (0, 1), (0, -1))
 
 
 class CrossroadsEnv(GridTaskEnv):
@@ -73,26 +93,18 @@ class CrossroadsEnv(GridTaskEnv):
         highlight: bool = True,
         tile_size: int = 32,
     ) -> None:
-        problems = int_problem("arms", arms, least=MIN_ARMS, most=MAX_ARMS)
-        problems += int_problem("task", task, least=0, most=MAX_ARMS - 1 if problems else arms - 1)
-        problems += int_problem("length", length, least=1) + bool_problem("breadcrumbs", breadcrumbs)
-        problems += grid_problems(max_steps, render_mode, highlight, tile_size)
-        raise_problems("CrossroadsEnv", problems)
-        self.arms = arms
-        self.task = task
-        self.length = length
-        self.breadcrumbs = breadcrumbs
-        self._star = make_star(arms, length)
-        MiniGridEnv.__init__(
-            self,
-            mission_space=MissionSpace(mission_func=self._gen_mission),
-            width=self._star.width,
-            height=self._star.height,
-            max_steps=max_steps,
-            render_mode=render_mode,
-            highlight=highlight,
-            tile_size=tile_size,
-        )
+        arguments = Arguments("CrossroadsEnv")
+        self.arms = arguments.integer("arms", arms, least=MIN_ARMS, most=MAX_ARMS)
+        most = MAX_ARMS if arguments.problems else self.arms
+        self.task = arguments.integer("task", task, least=0, most=most - 1)
+        self.length = arguments.integer("length", length)
+        self.breadcrumbs = arguments.boolean("breadcrumbs", breadcrumbs)
+        common = check_grid(arguments, max_steps, render_mode, highlight, tile_size)
+        arguments.check()
+        self._star = make_star(self.arms, self.length)
+        mission = MissionSpace(mission_func=self._gen_mission)
+        star = self._star
+        MiniGridEnv.__init__(self, mission_space=mission, width=star.width, height=star.height, **common)
         self._narrow(num_actions=3)
 
     @staticmethod
@@ -114,8 +126,7 @@ class CrossroadsEnv(GridTaskEnv):
 
     def _depth(self) -> int:
         """How many cells the agent is inside the right corridor."""
-        x, y = self.agent_pos
-        arm, depth = self._star.corridor.get((int(x), int(y)), (-1, 0))
+        arm, depth = self._star.corridor.get(position(self), (-1, 0))
         return depth if arm == self.task else 0
 
     def step(self, action: int | np.integer[Any]) -> StepResult:  # type: ignore[override]  # as GridTaskEnv's
@@ -125,3 +136,69 @@ class CrossroadsEnv(GridTaskEnv):
         if self.breadcrumbs:
             reward += CRUMB * (self._depth() - before)
         return observation, reward, terminated, truncated, info
+
+
+@dataclass(frozen=True)
+class Star:
+    """Where the corridors are and what colour their walls have, in grid coordinates: x right, y down.
+
+    Attributes:
+        width, height: of the grid.
+        start: the cell in the middle.
+        goals: the last cell of each arm.
+        corridor: arm and depth (1 at the entrance) of each cell in a corridor.
+        walls: colour of every cell that cannot be entered.
+    """
+
+    width: int
+    height: int
+    start: Cell
+    goals: tuple[Cell, ...]
+    corridor: dict[Cell, tuple[int, int]]
+    walls: dict[Cell, str]
+
+
+@lru_cache(maxsize=64)
+def make_star(arms: int, length: int) -> Star:
+    """Lay out ``arms`` corridors of ``length`` cells.
+
+    Up to four leave a single cell in the four directions. More leave a hall of 5×5 cells, two to a side
+    with a wall of their own each. All are equally long and begin equally far from the middle.
+    """
+    radius = 0 if arms <= len(SIDES) else 2
+    hall = range(-radius, radius + 1)
+    corridor: dict[Cell, tuple[int, int]] = {}
+    along: list[Cell] = []
+    for arm in range(arms):
+        dx, dy = SIDES[arm % len(SIDES)]
+        # the first four sit clockwise of the middle of their side, the others opposite
+        shift = radius if arm < len(SIDES) else -radius
+        along.append((dx, dy))
+        for depth in range(1, length + 1):
+            reach = radius + depth
+            corridor[dx * reach - dy * shift, dy * reach + dx * shift] = (arm, depth)
+    free = {(x, y) for x in hall for y in hall} | set(corridor)
+    left, top = min(x for x, _ in free) - 1, min(y for _, y in free) - 1
+    width, height = max(x for x, _ in free) + 2 - left, max(y for _, y in free) + 2 - top
+    walls = {
+        (x - left, y - top): _wall_colour((x, y), corridor, along, radius)
+        for x in range(left, left + width)
+        for y in range(top, top + height)
+        if (x, y) not in free
+    }
+    moved = {(x - left, y - top): place for (x, y), place in corridor.items()}
+    ends = {arm: cell for cell, (arm, depth) in moved.items() if depth == length}
+    return Star(width, height, (-left, -top), tuple(ends[arm] for arm in range(arms)), moved, walls)
+
+
+def _wall_colour(cell: Cell, corridor: dict[Cell, tuple[int, int]], along: list[Cell], radius: int) -> str:
+    """The colour of the one arm whose corridor the wall touches; neutral if of none or several."""
+    x, y = cell
+    around = [(x + i, y + j) for i in (-1, 0, 1) for j in (-1, 0, 1)]
+    owners = {corridor[c][0] for c in around if c in corridor}
+    if len(owners) != 1:
+        return NEUTRAL
+    arm = owners.pop()
+    dx, dy = along[arm]
+    colours = COLOURS[arm]
+    return colours[(x * dx + y * dy - radius) % len(colours)]

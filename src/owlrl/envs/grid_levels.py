@@ -13,15 +13,47 @@ from minigrid.envs.crossing import CrossingEnv
 from minigrid.envs.doorkey import DoorKeyEnv as MiniGridDoorKeyEnv
 from minigrid.minigrid_env import MiniGridEnv
 
-from owlrl.envs._checks import grid_problems, int_problem
-from owlrl.errors import OwlValueError, raise_problems
+from owlrl._arguments import Arguments
+from owlrl.errors import OwlValueError
 
-__all__ = ["DoorKeyEnv", "GridTaskEnv", "ImageArray", "SimpleCrossingEnv"]
+__all__ = ["DoorKeyEnv", "GridTaskEnv", "ImageArray", "SimpleCrossingEnv", "check_grid", "position"]
 
 ImageArray = npt.NDArray[np.uint8]
 StepResult = tuple[ImageArray, float, bool, bool, dict[str, Any]]
 
 VIEW = 7  # cells that the agent sees to either axis
+
+
+def position(env: MiniGridEnv) -> tuple[int, int]:
+    """The cell that the agent is in.
+
+    >>> from owlrl.envs import CrossroadsEnv
+    >>> from owlrl.envs.grid_levels import position
+    >>> env = CrossroadsEnv(2, length=4)
+    >>> _ = env.reset()
+    >>> position(env)
+    (5, 1)
+    """
+    x, y = env.agent_pos
+    return int(x), int(y)
+
+
+def check_grid(
+    arguments: Arguments, max_steps: object, render_mode: object, highlight: object, tile_size: object
+) -> dict[str, Any]:
+    """Check the arguments that all our MiniGrid tasks take, and return them for MiniGrid's constructor.
+
+    >>> from owlrl._arguments import Arguments
+    >>> from owlrl.envs.grid_levels import check_grid
+    >>> check_grid(Arguments("Maze"), 50, None, True, 32)
+    {'max_steps': 50, 'render_mode': None, 'highlight': True, 'tile_size': 32}
+    """
+    return {
+        "max_steps": arguments.integer("max_steps", max_steps),
+        "render_mode": arguments.choice("render_mode", render_mode, [None, "rgb_array"]),
+        "highlight": arguments.boolean("highlight", highlight),
+        "tile_size": arguments.integer("tile_size", tile_size),
+    }
 
 
 class GridTaskEnv(MiniGridEnv):
@@ -123,26 +155,18 @@ class SimpleCrossingEnv(GridTaskEnv, _FixedLayout, CrossingEnv):
         highlight: bool = True,
         tile_size: int = 32,
     ) -> None:
-        problems = int_problem("level", level, least=0)
-        problems += int_problem("num_actions", num_actions, least=3, most=7)
-        problems += grid_problems(max_steps, render_mode, highlight, tile_size)
-        problems += (odd := int_problem("size", size, least=5))
-        if not odd and size % 2 == 0:
-            problems.append(f"size is {size}; expected an odd number")
-        most = None if odd else 2 * len(range(2, size - 2, 2))
-        problems += int_problem("num_crossings", num_crossings, least=1, most=most)
-        raise_problems(type(self).__name__, problems)
-        self.level = int(level)  # NumPy's would not do as a seed
-        CrossingEnv.__init__(
-            self,
-            size=size,
-            num_crossings=num_crossings,
-            obstacle_type=Wall,
-            max_steps=max_steps,
-            render_mode=render_mode,
-            highlight=highlight,
-            tile_size=tile_size,
-        )
+        arguments = Arguments(type(self).__name__)
+        self.level = arguments.integer("level", level, least=0)
+        num_actions = arguments.integer("num_actions", num_actions, least=3, most=7)
+        common = check_grid(arguments, max_steps, render_mode, highlight, tile_size)
+        size = arguments.integer("size", size, least=5)
+        odd = isinstance(size, int) and size % 2 == 1
+        if isinstance(size, int) and not odd:
+            arguments.problem(f"size is {size}; expected an odd number")
+        most = 2 * len(range(2, size - 2, 2)) if odd and size >= 5 else None
+        num_crossings = arguments.integer("num_crossings", num_crossings, most=most)
+        arguments.check()
+        CrossingEnv.__init__(self, size=size, num_crossings=num_crossings, obstacle_type=Wall, **common)
         self._narrow(num_actions)
 
 
@@ -179,18 +203,11 @@ class DoorKeyEnv(GridTaskEnv, _FixedLayout, MiniGridDoorKeyEnv):
         highlight: bool = True,
         tile_size: int = 32,
     ) -> None:
-        problems = int_problem("level", level, least=0)
-        problems += int_problem("num_actions", num_actions, least=6, most=7)
-        problems += grid_problems(max_steps, render_mode, highlight, tile_size)
-        problems += int_problem("size", size, least=5)
-        raise_problems(type(self).__name__, problems)
-        self.level = int(level)  # NumPy's would not do as a seed
-        MiniGridDoorKeyEnv.__init__(
-            self,
-            size=size,
-            max_steps=max_steps,
-            render_mode=render_mode,
-            highlight=highlight,
-            tile_size=tile_size,
-        )
+        arguments = Arguments(type(self).__name__)
+        self.level = arguments.integer("level", level, least=0)
+        num_actions = arguments.integer("num_actions", num_actions, least=6, most=7)
+        common = check_grid(arguments, max_steps, render_mode, highlight, tile_size)
+        size = arguments.integer("size", size, least=5)
+        arguments.check()
+        MiniGridDoorKeyEnv.__init__(self, size=size, **common)
         self._narrow(num_actions)

@@ -11,17 +11,14 @@ import numpy.typing as npt
 from gymnasium.envs.classic_control.pendulum import DEFAULT_X, DEFAULT_Y
 from gymnasium.envs.classic_control.pendulum import PendulumEnv as StandardPendulum
 from gymnasium.utils.seeding import np_random
-from gymnasium.vector import AutoresetMode, VectorEnv
-from gymnasium.vector.utils import batch_space
 
-from owlrl.envs._checks import int_problem, real_problem
-from owlrl.envs.table import BoolArray, FloatArray
-from owlrl.errors import NonFiniteError, OwlStateError, OwlTypeError, OwlValueError, raise_problems
+from owlrl._arguments import Arguments
+from owlrl.envs.vector import ArrayVectorEnv, BoolArray, FloatArray, VectorStep, any_of
+from owlrl.errors import NonFiniteError, OwlTypeError, OwlValueError
 
 __all__ = ["PendulumEnv", "PendulumVectorEnv", "angle_from"]
 
 Observations = npt.NDArray[np.float32]
-VectorStep = tuple[Observations, FloatArray, BoolArray, BoolArray, dict[str, Any]]
 
 # As arrays without dimension: numpy takes a third less time with them than with plain numbers.
 PI, TURN, DT, MAX_SPEED, MIN_SPEED = (np.array(x) for x in (math.pi, 2.0 * math.pi, 0.05, 8.0, -8.0))
@@ -70,13 +67,13 @@ class PendulumEnv(StandardPendulum):
     """
 
     def __init__(self, angle: float = 0.0, *, render_mode: str | None = None, g: float = 10.0) -> None:
-        problems = _problems(angle, g)
-        if render_mode not in (None, "human", "rgb_array"):
-            problems.append(f"render_mode is {render_mode!r}; expected None, 'human' or 'rgb_array'")
-        raise_problems("PendulumEnv", problems)
+        arguments = Arguments("PendulumEnv")
+        self.angle = arguments.number("angle", angle, least=-180, most=180)
+        g = arguments.number("g", g, least=0)
+        arguments.choice("render_mode", render_mode, [None, "human", "rgb_array"])
+        arguments.check()
         super().__init__(render_mode=render_mode, g=g)
-        self.angle = angle
-        self._centre = math.radians(angle)
+        self._centre = math.radians(self.angle)
 
     def step(self, u: npt.NDArray[Any]) -> tuple[Observations, float, bool, bool, dict[str, Any]]:
         """Apply the torque ``u`` (1,) for 0.05 s; what is beyond ±2 counts as ±2."""
@@ -102,19 +99,15 @@ class PendulumEnv(StandardPendulum):
         return picture
 
 
-class PendulumVectorEnv(VectorEnv[Observations, npt.NDArray[Any], npt.NDArray[Any]]):
+class PendulumVectorEnv(ArrayVectorEnv):
     """Copies of `PendulumEnv`, all stepped by a few array operations.
 
     Equal to so many single environments, their seeds and random starts included, within rounding.
 
-    Autoreset is Gymnasium's *same step* mode, as ``metadata["autoreset_mode"]`` says: where an episode
-    ends, ``step`` returns the first observation of the next one, and the last observation of the one that
-    ended is ``infos["final_obs"][i]``; ``infos["_final_obs"]`` marks where (both are missing if no
-    episode ended). So no step is lost, and every step is a transition for a replay, its next
-    observation being ``final_obs`` where there is one. Episodes end by truncation only.
-
-    ``reset(options={"reset_mask": mask})`` starts the marked copies anew and leaves the others as they are;
-    ``x_init`` and ``y_init`` bound the angle and the speed of the start, as for the single environment.
+    Autoreset and ``reset_mask`` are those of `owlrl.envs.vector.ArrayVectorEnv`: an episode that ends is
+    followed by the next one in the same step, and ``infos["final_obs"]`` has its last observation. Episodes
+    end by truncation only. The options ``x_init`` and ``y_init`` of ``reset`` bound the angle and the
+    speed of the start, as for the single environment.
 
     Also made by ``gymnasium.make_vec("owlrl/Pendulum-v0", num_envs=16, angle=90)``.
 
@@ -136,30 +129,24 @@ class PendulumVectorEnv(VectorEnv[Observations, npt.NDArray[Any], npt.NDArray[An
     def __init__(
         self, num_envs: int, *, angle: float = 0.0, g: float = 10.0, max_episode_steps: int = 200
     ) -> None:
-        problems = int_problem("num_envs", num_envs, least=1) + _problems(angle, g)
-        problems += int_problem("max_episode_steps", max_episode_steps, least=1)
-        raise_problems("PendulumVectorEnv", problems)
-        single = PendulumEnv(angle, g=g)
-        self.num_envs = num_envs
-        self.angle = angle
-        self.g = g
-        self.max_episode_steps = max_episode_steps
-        self.metadata = {"render_modes": [], "autoreset_mode": AutoresetMode.SAME_STEP}
-        self.single_observation_space = single.observation_space
-        self.single_action_space = single.action_space
-        self.observation_space = batch_space(self.single_observation_space, num_envs)
-        self.action_space = batch_space(self.single_action_space, num_envs)
+        arguments = Arguments("PendulumVectorEnv")
+        num_envs = arguments.integer("num_envs", num_envs)
+        self.angle = arguments.number("angle", angle, least=-180, most=180)
+        self.g = arguments.number("g", g, least=0)
+        self.max_episode_steps = arguments.integer("max_episode_steps", max_episode_steps)
+        arguments.check()
+        single = PendulumEnv(self.angle, g=self.g)
+        super().__init__(num_envs, single.observation_space, single.action_space, self.max_episode_steps)
         self._generators: list[np.random.Generator] = []  # one per copy, from the first reset on
         self._theta: FloatArray = np.zeros(num_envs)
         # One block: what is seen, what is paid for and what accelerates are then one operation each.
         self._rows: FloatArray = np.zeros((5, num_envs))
         self._cosine, self._sine, self._speed, self._away, self._torque = self._rows
         self._seen, self._paid, self._pulling = self._rows[:3].T, self._rows[2:], self._rows[1::3]
-        self._clock = 0  # steps in all; an episode's are those since it began
-        self._began = np.zeros(num_envs, dtype=np.int64)
-        self._next_end = 0  # of any episode, on the clock
-        self._shift = np.array(math.pi - math.radians(angle))
-        self._pulls = np.array([1.5 * g, 3.0]) * single.dt  # of gravity and torque on the speed, in a step
+        self._shift = np.array(math.pi - math.radians(self.angle))
+        self._pulls = (
+            np.array([1.5 * self.g, 3.0]) * single.dt
+        )  # of gravity and torque on the speed, in a step
 
     @property
     def states(self) -> FloatArray:
@@ -168,34 +155,21 @@ class PendulumVectorEnv(VectorEnv[Observations, npt.NDArray[Any], npt.NDArray[An
 
     @states.setter
     def states(self, states: npt.ArrayLike) -> None:
-        given = np.array(states, dtype=np.float64)
-        if given.shape != (self.num_envs, 2) or not np.isfinite(given).all():
-            raise OwlValueError(
-                f"PendulumVectorEnv.states: got {states!r}; expected finite numbers, ({self.num_envs}, 2)"
-            )
-        self._theta[:], self._speed[:] = given.T
+        self._theta[:], self._speed[:] = self._check_states(states, 2).T
         self._look()
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observations, dict[str, Any]]:
         """Start all copies, or those in ``options["reset_mask"]``; copy i is seeded with ``seed + i``."""
-        chosen = dict(options or {})
-        mask = chosen.get("reset_mask", np.ones(self.num_envs, dtype=np.bool_))
-        if not (isinstance(mask, np.ndarray) and (mask.dtype, mask.shape) == (np.bool_, (self.num_envs,))):
-            expected = f"a bool array of shape ({self.num_envs},)"
-            raise OwlValueError(f"PendulumVectorEnv.reset: reset_mask is {mask!r}; expected {expected}")
-        bounds = {"x_init": chosen.get("x_init", DEFAULT_X), "y_init": chosen.get("y_init", DEFAULT_Y)}
-        problems = [p for name, value in bounds.items() for p in real_problem(name, value, least=0)]
-        raise_problems("PendulumVectorEnv.reset", problems)
-        if "reset_mask" in chosen and not self._generators:
-            raise OwlStateError("PendulumVectorEnv: reset with a reset_mask needs a reset() first")
-        super().reset(seed=seed)
+        chosen, arguments = options or {}, Arguments("PendulumVectorEnv.reset")
+        bounds = {"x_init": DEFAULT_X, "y_init": DEFAULT_Y}
+        high = [arguments.number(name, chosen.get(name, most), least=0) for name, most in bounds.items()]
+        mask = self._reset(arguments, seed, options)
         if seed is not None or not self._generators:
-            self._generators = [
-                np_random(None if seed is None else seed + copy)[0] for copy in range(self.num_envs)
-            ]
-        self._begin(mask, np.array(list(bounds.values())))
+            seeds = [None if seed is None else int(seed) + copy for copy in range(self.num_envs)]
+            self._generators = [np_random(each)[0] for each in seeds]
+        self._begin(mask, np.array(high))
         return self._look(), {}
 
     def step(self, actions: npt.NDArray[Any]) -> VectorStep:
@@ -210,13 +184,12 @@ class PendulumVectorEnv(VectorEnv[Observations, npt.NDArray[Any], npt.NDArray[An
         np.maximum(speed, MIN_SPEED, out=speed)
         np.minimum(speed, MAX_SPEED, out=speed)
         theta += DT * speed
-        self._clock += 1
-        observations = self._look()
-        truncated = np.zeros(self.num_envs, dtype=np.bool_)
+        observations, truncated = self._look(), self._tick()
         infos: dict[str, Any] = {}
-        if self._clock >= self._next_end:
-            truncated = self._began <= self._clock - self.max_episode_steps
-            self._end(truncated, observations, infos)
+        if any_of(truncated):
+            infos = self._finish(truncated.nonzero()[0], truncated, observations, {})
+            self._begin(truncated, np.array([DEFAULT_X, DEFAULT_Y]))
+            observations[truncated] = self._look()[truncated]
         return observations, rewards, np.zeros(self.num_envs, dtype=np.bool_), truncated, infos
 
     def _look(self) -> Observations:
@@ -230,23 +203,10 @@ class PendulumVectorEnv(VectorEnv[Observations, npt.NDArray[Any], npt.NDArray[An
         chosen = np.flatnonzero(mask).tolist()
         uniform = np.array([self._generators[copy].random(2) for copy in chosen]).reshape(-1, 2)
         self._theta[mask], self._speed[mask] = (-high + 2.0 * high * uniform).T  # as Generator.uniform does
-        self._began[mask] = self._clock
-        self._next_end = int(self._began.min()) + self.max_episode_steps
-
-    def _end(self, done: BoolArray, observations: Observations, infos: dict[str, Any]) -> None:
-        """Finish the episodes marked ``done`` and start the next ones, in place."""
-        final = np.full(self.num_envs, None, dtype=object)
-        for copy in np.flatnonzero(done):
-            final[copy] = observations[copy].copy()
-        infos["final_obs"], infos["_final_obs"] = final, done.copy()
-        infos["final_info"], infos["_final_info"] = {}, done.copy()
-        self._begin(done, np.array([DEFAULT_X, DEFAULT_Y]))
-        observations[done] = self._look()[done]
 
     def _push(self, actions: npt.NDArray[Any]) -> None:
         """Take in torques (num_envs, 1), cut to their bounds."""
-        if not self._generators:
-            raise OwlStateError("PendulumVectorEnv: step needs a reset() first")
+        self._require_reset("step")
         actions = np.asarray(actions)
         if actions.shape != (self.num_envs, 1) or actions.dtype.kind not in "fiu":
             raise OwlTypeError(
@@ -260,7 +220,3 @@ class PendulumVectorEnv(VectorEnv[Observations, npt.NDArray[Any], npt.NDArray[An
 
     def __repr__(self) -> str:
         return f"PendulumVectorEnv(num_envs={self.num_envs}, angle={self.angle:g})"
-
-
-def _problems(angle: object, g: object) -> list[str]:
-    return real_problem("angle", angle, least=-180, most=180) + real_problem("g", g, least=0)

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from owlrl.envs._checks import int_problem, real_problem
-from owlrl.envs._planning import run_policy
-from owlrl.envs._states import AnyEnv
-from owlrl.envs.table import FloatArray, IntArray, Table
-from owlrl.envs.tabulation import tabulate
-from owlrl.errors import raise_problems
+from owlrl._arguments import Arguments
+from owlrl.envs.planning import run_policy
+from owlrl.envs.table import Table
+from owlrl.envs.tabulate import tabulate
+from owlrl.envs.vector import AnyEnv, FloatArray, IntArray
 
 __all__ = ["ScreenResult", "screen_level"]
 
@@ -73,7 +72,7 @@ def screen_level(
 
     Args:
         level: an environment that can be tabulated, or its table.
-        runs: how many runs, each with random numbers of its own.
+        runs: how many runs, each with other random numbers.
         frames: steps of a run. 300,000 is enough for SimpleCrossing, a million for DoorKey-8x8.
         hold: the share of checks that each run must solve.
         find: the chance of success that a random episode must have.
@@ -85,10 +84,12 @@ def screen_level(
     >>> screen_level(level, runs=1, frames=20_000)  # doctest: +ELLIPSIS
     ScreenResult(passed=True, held=(1.0,), random_success=0.41..., num_states=30, num_observations=30)
     """
-    problems = int_problem("runs", runs, least=1) + int_problem("frames", frames, least=CHECKS)
-    problems += real_problem("hold", hold, least=0, most=1) + real_problem("find", find, least=0, most=1)
-    problems += int_problem("seed", seed, least=0)
-    raise_problems("screen_level", problems)
+    arguments = Arguments("screen_level")
+    runs, frames = arguments.integer("runs", runs), arguments.integer("frames", frames, least=CHECKS)
+    arguments.number("hold", hold, least=0, most=1)
+    arguments.number("find", find, least=0, most=1)
+    seed = arguments.integer("seed", seed, least=0)
+    arguments.check()
     table = level if isinstance(level, Table) else tabulate(level)
     held = tuple(_held(table, frames, learner) for learner in np.random.default_rng(seed).spawn(runs))
     found = _random_success(table)

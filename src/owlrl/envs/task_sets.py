@@ -11,17 +11,33 @@ from typing import Any
 import gymnasium
 from minigrid.minigrid_env import MiniGridEnv
 
-from owlrl.envs._checks import bool_problem, int_problem
-from owlrl.envs._star import MAX_ARMS, MIN_ARMS
-from owlrl.envs._states import AnyEnv, position
+from owlrl._arguments import Arguments
+from owlrl.envs.crossroads import MAX_ARMS, MIN_ARMS
+from owlrl.envs.grid_levels import position
 from owlrl.envs.table import Table
-from owlrl.envs.tabulation import tabulate
-from owlrl.errors import OwlValueError, raise_problems
+from owlrl.envs.tabulate import tabulate
+from owlrl.envs.vector import AnyEnv
+from owlrl.errors import OwlValueError
 
-__all__ = ["TASK_SETS", "UNSEEN_KINDS", "TaskSpec", "levels", "pendulums", "task_set", "unseen_levels"]
+__all__ = [
+    "TASK_SETS",
+    "UNSEEN_KINDS",
+    "TaskSpec",
+    "cart_poles",
+    "levels",
+    "pendulums",
+    "reaches",
+    "task_set",
+    "unseen_levels",
+]
 
 CROSSING, DOOR_KEY, CROSSROADS = "owlrl/SimpleCrossing-v0", "owlrl/DoorKey-v0", "owlrl/Crossroads-v0"
-PENDULUM = "owlrl/Pendulum-v0"
+PENDULUM, REACH = "owlrl/Pendulum-v0", "owlrl/Reach-v0"
+CART_POLES = {
+    "cartpole": "CartPole-v1",
+    "cartpole-flipped": "owlrl/FlippedCartPole-v0",
+    "cartpole-weak": "owlrl/WeakCartPole-v0",
+}
 
 # Levels of SimpleCrossingS9N1 and DoorKey-8x8 that pass `screen_level` in three runs of 300,000 and
 # of 1,000,000 frames.
@@ -100,6 +116,29 @@ def pendulums(angles: Iterable[float], **kwargs: Any) -> dict[str, TaskSpec]:
     TaskSpec.of('owlrl/Pendulum-v0', angle=-90)
     """
     return {f"pendulum{angle:+g}": TaskSpec.of(PENDULUM, angle=angle, **kwargs) for angle in angles}
+
+
+def reaches(goals: Iterable[Iterable[float]], **kwargs: Any) -> dict[str, TaskSpec]:
+    """A reaching task for each goal, named by its number; see `ReachEnv`.
+
+    >>> from owlrl.envs import reach_goals, reaches
+    >>> reaches([(0.5, -1)])
+    {'reach-0': TaskSpec.of('owlrl/Reach-v0', goal=(0.5, -1.0))}
+    >>> len(reaches(reach_goals(1_000)))
+    1000
+    """
+    points = (tuple(float(x) for x in goal) for goal in goals)
+    return {f"reach-{k}": TaskSpec.of(REACH, goal=point, **kwargs) for k, point in enumerate(points)}
+
+
+def cart_poles(**kwargs: Any) -> dict[str, TaskSpec]:
+    """Three CartPoles that look the same: Gymnasium's, with swapped actions, and pushed half as hard.
+
+    >>> from owlrl.envs import cart_poles
+    >>> list(cart_poles())
+    ['cartpole', 'cartpole-flipped', 'cartpole-weak']
+    """
+    return {name: TaskSpec.of(env_id, **kwargs) for name, env_id in CART_POLES.items()}
 
 
 def _crossings(numbers: tuple[int, ...]) -> Callable[..., dict[str, TaskSpec]]:
@@ -190,18 +229,18 @@ def unseen_levels(
     >>> len(tasks)
     3
     """
-    problems = int_problem("n", n, least=1) + int_problem("first", first, least=0)
-    problems += bool_problem("distinct", distinct)
-    if kind not in UNSEEN_KINDS:
-        problems.append(f"kind is {kind!r}; expected one of {', '.join(UNSEEN_KINDS)}")
-    raise_problems("unseen_levels", problems)
+    arguments = Arguments("unseen_levels")
+    n, first = arguments.integer("n", n), arguments.integer("first", first, least=0)
+    distinct = arguments.boolean("distinct", distinct)
+    arguments.choice("kind", kind, UNSEEN_KINDS)
+    arguments.check()
     kwargs = {**UNSEEN_KINDS[kind], **kwargs}
     known = exclude.values() if isinstance(exclude, Mapping) else exclude
     trained = [e if isinstance(e, TaskSpec) else TaskSpec.of(CROSSING, level=e, **kwargs) for e in known]
     avoid = {_layout(spec) for spec in trained}
     found: dict[str, TaskSpec] = {}
     tried_in_vain = 0
-    for number in count(int(first)):
+    for number in count(first):
         task = levels(CROSSING, [number], **kwargs)
         layout = _layout(*task.values())
         if layout in avoid:

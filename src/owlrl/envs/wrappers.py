@@ -1,22 +1,25 @@
-"""Reward wrappers for training; evaluate without them."""
+"""Wrappers: rewards that help training (evaluate without them), and changes that make another task."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import gymnasium
+from gymnasium import spaces
+from gymnasium.envs.classic_control import CartPoleEnv
 from gymnasium.utils import RecordConstructorArgs
 from minigrid.minigrid_env import MiniGridEnv
 
-from owlrl.envs._checks import real_problem
-from owlrl.envs._states import AnyEnv, position
-from owlrl.envs.tabulated import TabulatedEnv
-from owlrl.errors import OwlTypeError, raise_problems
+from owlrl._arguments import Arguments
+from owlrl.envs.grid_levels import position
+from owlrl.envs.table import TabulatedEnv
+from owlrl.envs.vector import AnyEnv
+from owlrl.errors import OwlTypeError
 
-__all__ = ["CountBonus", "ScaleGoalReward"]
+__all__ = ["CountBonus", "ScaleGoalReward", "SwapActions", "WeakPush"]
 
 AnyWrapper = gymnasium.Wrapper[Any, Any, Any, Any]
 AnyStep = tuple[Any, float, bool, bool, dict[str, Any]]
@@ -44,7 +47,9 @@ class CountBonus(AnyWrapper, RecordConstructorArgs):
     def __init__(
         self, env: AnyEnv, scale: float = 1.0, *, cell: Callable[[AnyEnv], Hashable] | None = None
     ) -> None:
-        raise_problems("CountBonus", real_problem("scale", scale, least=0))
+        arguments = Arguments("CountBonus")
+        self.scale = arguments.number("scale", scale, least=0)
+        arguments.check()
         if cell is None and not isinstance(env.unwrapped, MiniGridEnv | TabulatedEnv):
             raise OwlTypeError(
                 f"CountBonus: env is a {type(env.unwrapped).__name__} and cell is None; expected a MiniGrid "
@@ -52,7 +57,6 @@ class CountBonus(AnyWrapper, RecordConstructorArgs):
             )
         RecordConstructorArgs.__init__(self, scale=scale, cell=cell)
         gymnasium.Wrapper.__init__(self, env)
-        self.scale = scale
         self.cell = cell
         self._visits: Counter[Hashable] = Counter()
 
@@ -92,13 +96,11 @@ class ScaleGoalReward(AnyWrapper, RecordConstructorArgs):
     """
 
     def __init__(self, env: AnyEnv, factor: float = 100.0) -> None:
-        problems = real_problem("factor", factor, least=0)
-        if not problems and factor == 0:
-            problems = ["factor is 0; expected a finite number > 0: a success must still be seen"]
-        raise_problems("ScaleGoalReward", problems)
+        arguments = Arguments("ScaleGoalReward")
+        self.factor = arguments.number("factor", factor, above=0)  # a success must still be seen
+        arguments.check()
         RecordConstructorArgs.__init__(self, factor=factor)
         gymnasium.Wrapper.__init__(self, env)
-        self.factor = factor
 
     def step(self, action: Any) -> AnyStep:
         """Step, and multiply the reward of a success."""
@@ -107,3 +109,80 @@ class ScaleGoalReward(AnyWrapper, RecordConstructorArgs):
         if terminated and reward > 0:
             reward *= self.factor
         return observation, reward, terminated, truncated, info
+
+
+class SwapActions(AnyWrapper, RecordConstructorArgs):
+    """Gives the actions other numbers: another task that looks the same and contradicts the first one.
+
+    ``owlrl/FlippedCartPole-v0`` is ``SwapActions(CartPole)``: what pushed left now pushes right. A policy for
+    either task that always takes the other action is one for the other.
+
+    Args:
+        env: an environment with discrete actions that start at 0.
+        order: which action of ``env`` each action stands for; None for the reverse order.
+
+    >>> import gymnasium
+    >>> from owlrl.envs import SwapActions
+    >>> plain, swapped = gymnasium.make("CartPole-v1"), SwapActions(gymnasium.make("CartPole-v1"))
+    >>> _ = plain.reset(seed=0), swapped.reset(seed=0)
+    >>> bool((plain.step(0)[0] == swapped.step(1)[0]).all())
+    True
+    """
+
+    def __init__(self, env: AnyEnv, order: Sequence[int] | None = None) -> None:
+        space = env.action_space
+        if not (isinstance(space, spaces.Discrete) and space.start == 0):
+            raise OwlTypeError(f"SwapActions: env has actions {space}; expected Discrete(n) that starts at 0")
+        actions = list(range(int(space.n)))
+        arguments = Arguments("SwapActions")
+        given = actions[::-1] if order is None else list(order)
+        if sorted(given) != actions:
+            arguments.problem(f"order is {order!r}; expected each of {actions} once")
+        arguments.check()
+        RecordConstructorArgs.__init__(self, order=order)
+        gymnasium.Wrapper.__init__(self, env)
+        self.order = tuple(int(action) for action in given)
+
+    def step(self, action: Any) -> AnyStep:
+        """Step with the action that ``action`` stands for."""
+        return self.env.step(self.order[action])  # type: ignore[return-value]  # the reward is a number
+
+
+class WeakPush(AnyWrapper, RecordConstructorArgs):
+    """CartPole whose cart is pushed with another force: another task that looks the same.
+
+    The force is changed during ``step`` only; the environment inside stays as it is.
+    ``owlrl/WeakCartPole-v0`` is ``WeakPush(CartPole, 0.5)``.
+
+    Args:
+        env: Gymnasium's CartPole, possibly wrapped.
+        factor: what to multiply the force by.
+
+    >>> import gymnasium
+    >>> from owlrl.envs import WeakPush
+    >>> env = WeakPush(gymnasium.make("CartPole-v1"), 0.5)
+    >>> _ = env.reset(seed=0)
+    >>> [round(float(env.step(1)[0][1]), 2) for _ in range(2)], env.unwrapped.force_mag
+    ([0.08, 0.17], 10.0)
+    """
+
+    def __init__(self, env: AnyEnv, factor: float = 0.5) -> None:
+        arguments = Arguments("WeakPush")
+        arguments.instance(
+            "env", env.unwrapped, CartPoleEnv, "a CartPole, e.g. gymnasium.make('CartPole-v1')"
+        )
+        arguments.check(kind=OwlTypeError)
+        self.factor = arguments.number("factor", factor, above=0)
+        arguments.check()
+        RecordConstructorArgs.__init__(self, factor=factor)
+        gymnasium.Wrapper.__init__(self, env)
+
+    def step(self, action: Any) -> AnyStep:
+        """Step with the weaker (or stronger) push."""
+        base = self.env.unwrapped
+        assert isinstance(base, CartPoleEnv)
+        force, base.force_mag = base.force_mag, base.force_mag * self.factor
+        try:
+            return self.env.step(action)  # type: ignore[return-value]  # the reward is a number
+        finally:
+            base.force_mag = force

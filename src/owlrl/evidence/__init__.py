@@ -7,20 +7,23 @@ bootstrap; `ModelEvidence` asks a model of each task that predicts next observat
 `RecalibratedEvidence` keeps the scales of any of them up to date.
 """
 
-from owlrl.evidence._common import calibrated_loss
+from owlrl.evidence.base import Evidence, calibrated_loss
 from owlrl.evidence.gaussian_nll import GaussianNLLEvidence, likelihood_loss
-from owlrl.evidence.model import ModelEvidence, ridge_fit
+from owlrl.evidence.model import ModelEvidence, cautious_loss, find_categories, ridge_fit
 from owlrl.evidence.recalibrated import RecalibratedEvidence
 from owlrl.evidence.reward import RewardEvidence, predict_rewards
 from owlrl.evidence.td_error import TDErrorEvidence, plain_loss, td_scale
 
 __all__ = [
+    "Evidence",
     "GaussianNLLEvidence",
     "ModelEvidence",
     "RecalibratedEvidence",
     "RewardEvidence",
     "TDErrorEvidence",
     "calibrated_loss",
+    "cautious_loss",
+    "find_categories",
     "likelihood_loss",
     "plain_loss",
     "predict_rewards",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,17 +9,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from owlrl.errors import NonFiniteError, OwlTypeError, OwlValueError, raise_problems
-from owlrl.evidence._common import (
-    FloatArray,
-    argument_problems,
-    check_arms,
-    check_finite,
-    check_rows,
-    rms,
-    scales_from,
-    spread,
-)
+from owlrl._arguments import Arguments
+from owlrl.errors import NonFiniteError, OwlTypeError, OwlValueError
+from owlrl.evidence.base import Evidence, FloatArray, IntArray, positive_scale, rms, row_weights
 from owlrl.gaussian import gaussian_mixture
 from owlrl.protocols import OffPolicyLearner
 from owlrl.types import Transitions
@@ -52,7 +43,7 @@ def likelihood_loss(mean: Tensor, variance: Tensor, target: Tensor, *, clip: flo
     return torch.where(known, 0.5 * (width + error.square()), clip**2)
 
 
-class GaussianNLLEvidence:
+class GaussianNLLEvidence(Evidence):
     """Scores each head by the Gaussian likelihood of its TD target under the mixture of its critics.
 
     Needs critics that predict a variance: a learner with a method ``predictions(transitions, heads)``,
@@ -72,82 +63,71 @@ class GaussianNLLEvidence:
 
     >>> from owlrl.evidence import GaussianNLLEvidence
     >>> evidence = GaussianNLLEvidence()
-    >>> evidence.load_state_dict({"scales": {"0": 0.5}})
+    >>> evidence.load_state_dict({"heads": {"0": 0.5}})
     >>> evidence.scales
     {0: 0.5}
     """
 
     def __init__(self, *, calibrated: bool = True, clip: float = 3.0, samples: int = 2_000) -> None:
-        counts, positive = {"samples": samples}, {"clip": clip}
-        problems = argument_problems(counts=counts, positive=positive, calibrated=calibrated)
-        raise_problems("GaussianNLLEvidence", problems)
-        self.calibrated = calibrated
-        self.clip = clip
-        self.samples = samples
-        self._scales: dict[int, float] = {}
+        arguments = Arguments("GaussianNLLEvidence")
+        self.calibrated = arguments.boolean("calibrated", calibrated)
+        self.clip = arguments.number("clip", clip, above=0.0)
+        self.samples = arguments.integer("samples", samples)
+        arguments.check()
+        super().__init__()
 
     @property
     def scales(self) -> dict[int, float]:
         """Root mean square of each head's standardised errors on its own task; 1 is well calibrated."""
-        return dict(self._scales)
+        return dict(self.fitted)
 
-    def calibrate(self, learner: OffPolicyLearner, head: int, transitions: Transitions) -> None:
-        """Measure ``head``'s own scale on rows of its own task; a second time replaces the first."""
-        where = "GaussianNLLEvidence.calibrate"
-        check_rows(where, head, transitions)
-        rows = spread(transitions, self.samples)
-        mean, variance, target = _mixtures(where, learner, rows, np.array([head]))
+    def fit(self, learner: OffPolicyLearner, head: int, rows: Transitions) -> float:
+        """``head``'s own scale."""
+        mean, variance, target = _mixtures(learner, rows, [head])
         errors = ((target - mean) / variance.sqrt())[0].numpy()
         if not np.isfinite(errors).all():
             raise NonFiniteError(
-                f"{where}: head {head} gives predictions that are not finite, or variances that are not "
-                "positive, on its own task; has its training diverged?"
+                f"GaussianNLLEvidence.calibrate: head {head} gives predictions that are not finite, or "
+                "variances that are not positive, on its own task; has its training diverged?"
             )
-        self._scales[int(head)] = max(rms(errors), _SMALLEST)
+        return max(rms(errors, row_weights(rows)), _SMALLEST)
 
-    def losses(self, learner: OffPolicyLearner, transitions: Transitions, heads: npt.ArrayLike) -> FloatArray:
-        """Losses (B, len(heads)) of the given heads on B transitions, all heads in one pass."""
-        where = "GaussianNLLEvidence.losses"
-        check_finite(where, transitions)
-        arms = check_arms(where, heads, self._scales if self.calibrated else None)
-        mean, variance, target = _mixtures(where, learner, transitions, arms)  # (n, B)
+    def score(self, learner: OffPolicyLearner, rows: Transitions, heads: IntArray) -> FloatArray:
+        """`likelihood_loss` of the heads, with the variances that `fit` has corrected."""
+        mean, variance, target = _mixtures(learner, rows, heads)  # (n, B)
         if self.calibrated:
-            scale = torch.tensor([self._scales[int(h)] for h in arms], dtype=torch.float64)
+            scale = torch.tensor([self.fitted[h] for h in heads.tolist()], dtype=torch.float64)
             variance = variance * scale.square()[:, None]
-        return np.ascontiguousarray(likelihood_loss(mean, variance, target, clip=self.clip).numpy().T)
+        found: FloatArray = likelihood_loss(mean, variance, target, clip=self.clip).numpy()
+        return found
 
-    def state_dict(self) -> dict[str, Any]:
-        """The scales, ready for JSON."""
-        return {"scales": {str(head): scale for head, scale in self._scales.items()}}
-
-    def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:
-        """Continue from what ``state_dict`` gave."""
-        self._scales = scales_from("GaussianNLLEvidence.load_state_dict", state_dict)
+    def kept_problem(self, kept: Any) -> str | None:
+        """A scale is a finite number > 0."""
+        return positive_scale(kept)
 
     def __repr__(self) -> str:
         return f"GaussianNLLEvidence(calibrated={self.calibrated}, clip={self.clip}, samples={self.samples})"
 
 
 def _mixtures(
-    where: str, learner: OffPolicyLearner, transitions: Transitions, heads: npt.NDArray[np.int64]
+    learner: OffPolicyLearner, rows: Transitions, heads: npt.ArrayLike
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Mean and variance of each head's mixture of critics and its target, (n, B) of float64."""
+    chosen = np.asarray(heads, dtype=np.int64)
     predictions = getattr(learner, "predictions", None)
     if predictions is None:
         raise OwlTypeError(
-            f"{where}: {type(learner).__name__} has no predictions(transitions, heads); expected a learner "
-            "whose critics predict a variance, such as ActorCriticLearner(..., q=GaussianQ()); without one "
-            "use TDErrorEvidence"
+            f"GaussianNLLEvidence: {type(learner).__name__} has no predictions(rows, heads); expected a "
+            "learner whose critics predict a variance, as in ActorCriticLearner(..., q=GaussianQ()); without "
+            "one use TDErrorEvidence"
         )
     with torch.no_grad():
-        mean, variance, target = (
-            part.detach().cpu().to(torch.float64) for part in predictions(transitions, heads)
-        )
-    outer = (len(heads), len(transitions))
+        mean, variance, target = (part.detach().cpu().to(torch.float64) for part in predictions(rows, chosen))
+    outer = (len(chosen), len(rows))
     shapes = tuple(mean.shape), tuple(variance.shape), tuple(target.shape)
     if mean.ndim != 3 or shapes != ((outer[0], mean.shape[1], outer[1]),) * 2 + (outer,):
         raise OwlValueError(
-            f"{where}: {type(learner).__name__}.predictions gave shapes {shapes}; expected means and "
-            f"variances ({outer[0]}, critics, {outer[1]}) and targets {outer}"
+            f"GaussianNLLEvidence: {type(learner).__name__}.predictions gave shapes {shapes}; expected means "
+            f"and variances ({outer[0]}, critics, {outer[1]}) and targets {outer}"
         )
     return *gaussian_mixture(mean, variance, dim=1), target

@@ -7,49 +7,238 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from owlrl.errors import OwlTypeError, OwlValueError, raise_problems
-from owlrl.evidence._common import (
+from owlrl._arguments import Arguments, own_seed
+from owlrl.errors import OwlValueError
+from owlrl.evidence.base import (
+    Evidence,
     FloatArray,
-    argument_problems,
-    calibrated_loss,
-    check_arms,
-    check_finite,
+    IntArray,
     check_keys,
-    check_rows,
+    encoded,
+    positive_scale,
     rms,
-    spread,
+    row_weights,
 )
-from owlrl.evidence._random_features import RandomFeatures
-from owlrl.protocols import OffPolicyLearner
 from owlrl.types import Transitions
 
-__all__ = ["ModelEvidence", "ridge_fit"]
+__all__ = ["ModelEvidence", "cautious_loss", "find_categories", "ridge_fit"]
 
 # A model is not trusted to better than a twentieth of how much what it predicts varies.
 _PRECISION = 0.05
 _SMALLEST = 1e-8
+_CHUNK = 4096  # rows at a time, so that a fit needs little memory
+_PROBES = 4  # random directions that tell how far a row is from those that a model was fitted to
+
+Array = npt.NDArray[Any]
 
 
-def ridge_fit(x: FloatArray, y: FloatArray, weight: FloatArray, *, ridge: float) -> FloatArray:
+def ridge_fit(x: Array, y: Array, weight: FloatArray, *, ridge: float) -> tuple[FloatArray, FloatArray]:
     """Weighted least squares with a penalty: ``argmin_M Σ_b w_b |y_b − x_b M|² + ridge · Σ_b w_b · |M|²``.
 
-    x (B, K), y (B, O), weight (B,) → M (K, O).
+    x (B, K), y (B, O), weight (B,) → M (K, O), and L (K, K), the Cholesky factor of
+    ``G = Σ_b w_b x_b x_bᵀ + ridge · Σ_b w_b · I``; both float64.
 
     >>> import numpy as np
     >>> from owlrl.evidence import ridge_fit
-    >>> ridge_fit(np.array([[1.0], [2.0]]), np.array([[2.0], [4.0]]), np.ones(2), ridge=0.0)
+    >>> ridge_fit(np.array([[1.0], [2.0]]), np.array([[2.0], [4.0]]), np.ones(2), ridge=0.0)[0]
     array([[2.]])
     """
-    weighted = x * weight[:, None]
-    gram = weighted.T @ x
-    gram[np.diag_indices_from(gram)] += ridge * weight.sum()
-    fitted: FloatArray = np.linalg.solve(gram, weighted.T @ y)
-    return fitted
+    gram = np.diag(np.full(x.shape[1], ridge * weight.sum()))
+    right = np.zeros((x.shape[1], y.shape[1]))
+    for start in range(0, len(x), _CHUNK):
+        part = slice(start, start + _CHUNK)
+        rows = x[part].astype(np.float64)
+        weighted = rows * weight[part, None]
+        gram += weighted.T @ rows
+        right += weighted.T @ y[part]
+    factor: FloatArray = np.linalg.cholesky(gram)
+    fitted: FloatArray = np.linalg.solve(factor.T, np.linalg.solve(factor, right))
+    return fitted, factor
 
 
-class ModelEvidence:
+def cautious_loss(error: Array, scale: Array, leverage: Array, *, clip: float = 5.0) -> Array:
+    """Loss of an error ≥ 0 in units of the model's own, ``e = error / scale``, less where the model guesses.
+
+    ``max(min(e, 1), min(e / √(1 + leverage), clip))``. The leverage ``xᵀ G⁻¹ x`` of a row (`ridge_fit`)
+    is near zero among rows like those the model was fitted to, and grows with the distance from them: there a
+    large error tells little against the model. An error of the model's own size still counts in full, or a
+    model that knows nothing would be ahead of one that is right. Shapes broadcast.
+
+    >>> import numpy as np
+    >>> from owlrl.evidence import cautious_loss
+    >>> error = np.array([0.5, 4.0, 90.0])
+    >>> cautious_loss(error, 1.0, 0.0), cautious_loss(error, 1.0, 99.0)
+    (array([0.5, 4. , 5. ]), array([0.5, 1. , 5. ]))
+    """
+    ratio = error / scale
+    bounded: Array = np.maximum(np.minimum(ratio, 1.0), np.minimum(ratio / np.sqrt(1.0 + leverage), clip))
+    return bounded
+
+
+def find_categories(observation: Tensor) -> list[list[int]] | None:
+    """The values that each channel takes if observations (B, ...) are categories; None if they are numbers.
+
+    Integers with few values are names of things, not amounts: at most 16 in each channel, less than 32 apart,
+    as in MiniGrid's images. The channels of an image are its last axis, those of a vector its columns; of a
+    single integer up to 1,024 values are categories.
+
+    >>> import torch
+    >>> from owlrl.evidence import find_categories
+    >>> find_categories(torch.tensor([[0, 7], [2, 7]]))
+    [[0, 2], [7]]
+    >>> find_categories(torch.tensor([[0.0, 7.0]])), find_categories(torch.tensor([[0, 7], [255, 7]]))
+    (None, None)
+    """
+    if observation.dtype not in (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64):
+        return None
+    columns = observation[:1].numel()
+    channels = observation.shape[-1] if observation.ndim > 2 else columns
+    values = [np.unique(part).tolist() for part in observation.reshape(-1, channels).numpy().T]
+    most, apart, width = (16, 32, 4096) if columns > 1 else (1024, 4096, 1024)
+    few = all(len(v) <= most and v[-1] - v[0] < apart for v in values)
+    return values if few and sum(map(len, values)) * (columns // channels) <= width else None
+
+
+class RandomFeatures:
+    """``[1, P z, relu(W_a z + b_a)]`` of the standardised observation z, with a W for each action.
+
+    Categories are one column per value that was seen when the columns were measured; a value that was not
+    seen then is in none of them. An action that is not one integer is part of z instead. P, W and b are
+    drawn from ``seed``: only the columns need to be kept.
+
+    Args:
+        mean: of each column.
+        scale: of each column.
+        categories: values of each channel (`find_categories`); None for numbers.
+        features: rows of each W.
+        outputs: most rows of P; narrower observations are left as they are.
+        seed: of the draws.
+    """
+
+    def __init__(
+        self,
+        *,
+        mean: npt.ArrayLike,
+        scale: npt.ArrayLike,
+        categories: list[list[int]] | None,
+        features: int,
+        outputs: int,
+        seed: int,
+    ) -> None:
+        self.mean = np.asarray(mean, dtype=np.float64)
+        self.scale = np.asarray(scale, dtype=np.float64)
+        self.categories = categories
+        self.features = features
+        self.seed = seed
+        self._places = None if categories is None else _places(categories)
+        self.num_outputs = min(outputs, len(self.mean))
+        self.size = 1 + self.num_outputs + features
+        projection = np.eye(len(self.mean))
+        if self.num_outputs < len(self.mean):
+            draws = np.random.default_rng([seed, 0]).normal(size=(len(self.mean), outputs))
+            projection = draws / np.sqrt(len(self.mean))
+        self._projection = self._table(projection, np.zeros(self.num_outputs))
+        self._hidden: dict[tuple[int, int], tuple[Tensor, Tensor, Tensor]] = {}
+
+    @classmethod
+    def measure(cls, observation: Tensor, categories: list[list[int]] | None, **sizes: int) -> RandomFeatures:
+        """Features for observations like these (B, ...)."""
+        if categories is None:
+            x = observation.reshape(len(observation), -1).double().numpy()
+            mean, deviation = x.mean(axis=0), x.std(axis=0)
+        else:
+            ones, width = _ones(observation, *_places(categories))
+            mean = np.bincount(ones.flatten().numpy(), minlength=width + 1)[:width] / len(observation)
+            deviation = np.sqrt(mean * (1.0 - mean))
+        usual = float(np.median(deviation[deviation > 0])) if (deviation > 0).any() else 1.0
+        scale = np.maximum(deviation, usual)  # a column that hardly ever changes is not blown up
+        return cls(mean=mean, scale=scale, categories=categories, **sizes)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the columns are, their mean and their scale."""
+        return {"mean": self.mean, "scale": self.scale, "categories": self.categories}
+
+    def project(self, observation: Tensor) -> Tensor:
+        """``P z`` (B, outputs)."""
+        return self._linear(self._columns(observation), *self._projection)
+
+    def __call__(self, observation: Tensor, action: Tensor) -> Tensor:
+        """Features (B, size) of observations (B, ...) and actions (B,) or (B, D)."""
+        columns = self._columns(observation)
+        hidden = torch.empty(len(columns), self.features)
+        if action.is_floating_point() or action.ndim > 1:
+            amounts = action.reshape(len(columns), -1).float()
+            weight, bias, more = self._drawn(0, amounts.shape[1])
+            hidden[:] = self._linear(columns, weight, bias) + amounts @ more
+        else:
+            for a in np.unique(action.numpy()).tolist():
+                here = action == a
+                hidden[here] = self._linear(columns[here], *self._drawn(a, 0)[:2])
+        ones = torch.ones(len(columns), 1)
+        return torch.cat([ones, self._linear(columns, *self._projection), hidden.relu_()], dim=1)
+
+    def _columns(self, observation: Tensor) -> Tensor:
+        """Z-scores (B, columns) of numbers, or where the ones are (B, channels) of categories."""
+        if self._places is not None:
+            return _ones(observation, *self._places)[0]
+        x = observation.reshape(len(observation), -1).double()
+        return ((x - torch.from_numpy(self.mean)) / torch.from_numpy(self.scale)).float()
+
+    def _linear(self, columns: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        if self.categories is None:
+            return torch.addmm(bias, columns, weight)
+        return F.embedding_bag(columns, weight, mode="sum") + bias
+
+    def _table(self, weight: FloatArray, bias: FloatArray) -> tuple[Tensor, Tensor]:
+        """Weights (columns, K) and bias of z as those of what `_columns` gives."""
+        if (
+            self.categories is not None
+        ):  # z = (one-hot - mean) / scale, and a last row for what is in no column
+            bias = bias - (self.mean / self.scale) @ weight
+            weight = np.vstack([weight / self.scale[:, None], np.zeros(weight.shape[1])])
+        return torch.from_numpy(weight).float(), torch.from_numpy(bias).float()
+
+    def _drawn(self, action: int, amounts: int) -> tuple[Tensor, Tensor, Tensor]:
+        """W and b of an action, and the columns of W that an action of several amounts has."""
+        if (action, amounts) not in self._hidden:
+            rng, wide = np.random.default_rng([self.seed, 1, action]), len(self.mean) + amounts
+            weight, bias = (
+                rng.normal(size=(wide, self.features)) / np.sqrt(wide),
+                rng.normal(size=self.features),
+            )
+            own, more = weight[: len(self.mean)], torch.from_numpy(weight[len(self.mean) :]).float()
+            self._hidden[action, amounts] = *self._table(own, bias), more
+        return self._hidden[action, amounts]
+
+
+def _places(categories: list[list[int]]) -> tuple[Tensor, int]:
+    """The column of each channel's values from the lowest on, (channels, span + 1), or -1; and the lowest."""
+    low = min(values[0] for values in categories)
+    places = torch.full((len(categories), max(values[-1] for values in categories) - low + 2), -1)
+    count = 0
+    for channel, values in enumerate(categories):
+        places[channel, torch.tensor(values) - low] = torch.arange(count, count + len(values))
+        count += len(values)
+    return places, low
+
+
+def _ones(observation: Tensor, places: Tensor, low: int) -> tuple[Tensor, int]:
+    """Where the ones of categories are, (B, cells · channels), or the number of columns; and that number."""
+    channels = len(places)
+    cells = observation.reshape(len(observation), -1, channels).long() - low
+    known = (cells >= 0) & (cells < places.shape[1])
+    found = places[torch.arange(channels), cells.where(known, -1)]  # (B, cells, channels)
+    count = int(places.max()) + 1
+    starts = count * torch.arange(cells.shape[1])[:, None]
+    width = count * cells.shape[1]
+    return torch.where(found >= 0, found + starts, width).flatten(1), width
+
+
+class ModelEvidence(Evidence):
     """Scores each task by how well a model of it predicted the next observation and the reward.
 
     When a task has been learned, a model is fitted to its rows in closed form: linear in random features
@@ -62,14 +251,15 @@ class ModelEvidence:
     There is no bootstrap: unlike a TD error, the evidence does not depend on how well values were learned.
 
     Args:
-        encode: turns a batch of observations into features (B, F); by default they are flattened.
-            For MiniGrid images `owlrl.learners.one_hot_cells`.
+        encode: turns a batch of observations into features (B, F). By default small integers, as in
+            MiniGrid's images, are categories (`find_categories`) and everything else is numbers; which of
+            the two is decided by the first task.
         features: random features of observation and action.
         outputs: the next observation is predicted through so many random projections, if it is wider.
         ridge: penalty of the fit, per row.
         samples: most rows a model is fitted to, spread evenly over those given.
         clip: largest of each of the two errors: one surprise cannot outweigh all that was seen before.
-        seed: of the random features.
+        seed: of the random features; None for torch's (`torch.initial_seed`).
 
     >>> import torch
     >>> from owlrl import ModelEvidence, Transitions
@@ -81,127 +271,153 @@ class ModelEvidence:
     >>> evidence.calibrate(None, 0, rows(step=1))
     >>> evidence.calibrate(None, 1, rows(step=-1))
     >>> evidence.losses(None, rows(step=-1)[30:31], [0, 1]).round(1)
-    array([[5., 0.]])
+    array([[5.],
+           [0.]])
     """
 
     def __init__(
         self,
         *,
         encode: Callable[[Tensor], Tensor] | None = None,
-        features: int = 512,
-        outputs: int = 64,
+        features: int = 192,
+        outputs: int = 32,
         ridge: float = 1e-5,
         samples: int = 20_000,
         clip: float = 5.0,
         seed: int | None = None,
     ) -> None:
-        counts = {"features": features, "outputs": outputs, "samples": samples}
-        positive = {"ridge": ridge, "clip": clip}
-        problems = argument_problems(counts=counts, positive=positive, encode=encode, seed=seed)
-        raise_problems("ModelEvidence", problems)
-        self.encode = encode
-        self.features = features
-        self.outputs = outputs
-        self.ridge = ridge
-        self.samples = samples
-        self.clip = clip
-        self.seed = int(np.random.default_rng().integers(2**31)) if seed is None else seed
-        self._map: RandomFeatures | None = None  # made when the width of an observation is known
-        self._models: dict[int, FloatArray] = {}  # (K, outputs + 1) per head, the reward last
-        self._scales: dict[int, tuple[float, float]] = {}  # of observation and reward
+        arguments = Arguments("ModelEvidence")
+        self.encode = arguments.function("encode", encode, "of a batch of observations", none=True)
+        self.features = arguments.integer("features", features)
+        self.outputs = arguments.integer("outputs", outputs)
+        self.ridge = arguments.number("ridge", ridge, above=0.0)
+        self.samples = arguments.integer("samples", samples)
+        self.clip = arguments.number("clip", clip, above=0.0)
+        seed = arguments.integer("seed", seed, least=0, none=True)
+        arguments.check()
+        super().__init__()
+        self.seed = own_seed(seed)
+        self._map: RandomFeatures | None = None  # made when the form of an observation is known
+        self._stack: tuple[bytes, Tensor, Array] | None = None  # the models of the heads asked for last
 
     @property
     def scales(self) -> dict[int, tuple[float, float]]:
         """Each model's own error, of the next observation and of the reward."""
-        return dict(self._scales)
+        return {
+            head: (float(kept["scale"][0]), float(kept["scale"][1])) for head, kept in self.fitted.items()
+        }
 
-    def calibrate(self, learner: OffPolicyLearner | None, head: int, transitions: Transitions) -> None:
-        """Fit ``head``'s model to rows of its task; a second time replaces the first."""
-        check_rows("ModelEvidence.calibrate", head, transitions)
-        rows = spread(transitions, self.samples)
-        if self._map is None:
-            self._map = RandomFeatures.measure(
-                self._encoded(rows.observation), features=self.features, outputs=self.outputs, seed=self.seed
-            )
-        x, y = self._features(rows), self._outcomes(rows)
+    def fit(self, learner: Any, head: int, rows: Transitions) -> dict[str, Any]:
+        """``head``'s model and its own error."""
+        features = self._map or self._measured(rows)
+        x, y = self._features(features, rows), self._outcomes(features, rows)
+        given = row_weights(rows)
+        weight = _evened(y[:, -1], given)
         order = np.random.default_rng([self.seed, head]).permutation(len(x))
         fitted = order[: max(1, len(x) * 9 // 10)]
         kept = order[len(fitted) :] if len(fitted) < len(x) else fitted
-        model = ridge_fit(x[fitted], y[fitted], _evened(y[fitted, -1]), ridge=self.ridge)
+        model, factor = ridge_fit(x[fitted], y[fitted], weight[fitted], ridge=self.ridge)
         error = y[kept] - x[kept] @ model
-        self._models[int(head)] = model
-        self._scales[int(head)] = (
-            max(rms(error[:, :-1]), _PRECISION * float(np.std(y[:, :-1], axis=0).mean()), _SMALLEST),
-            max(rms(error[:, -1]), _PRECISION * rms(y[:, -1]), _SMALLEST),
-        )
+        scale = [
+            max(
+                rms(np.sqrt(np.mean(np.square(error[:, :-1]), axis=1)), given[kept]),
+                _PRECISION * float(np.std(y[:, :-1], axis=0).mean()),
+                _SMALLEST,
+            ),
+            max(rms(error[:, -1], given[kept]), _PRECISION * rms(y[:, -1].astype(np.float64)), _SMALLEST),
+        ]
+        probes = np.random.default_rng([self.seed, head, 1]).normal(size=(len(factor), _PROBES))
+        probed = np.linalg.solve(factor.T, probes) / np.sqrt(_PROBES)  # |probedᵀ x|² is about xᵀ G⁻¹ x
+        self._map = features
+        return {"model": np.column_stack([model, probed]).T.astype(np.float32), "scale": scale}
 
-    def losses(
-        self, learner: OffPolicyLearner | None, transitions: Transitions, heads: npt.ArrayLike
-    ) -> FloatArray:
-        """Losses (B, len(heads)) of the given heads on B transitions, all heads in one pass."""
-        where = "ModelEvidence.losses"
-        check_finite(where, transitions)
-        arms = check_arms(where, heads, self._models, lacking="have no model; learn their tasks first")
-        models = np.stack([self._models[int(h)] for h in arms])  # (n, K, O)
-        scales = np.array([self._scales[int(h)] for h in arms])  # (n, 2)
-        error = self._outcomes(transitions) - self._features(transitions) @ models  # (n, B, O)
-        surprise = np.sqrt(np.mean(np.square(error[..., :-1]), axis=-1))
-        total = calibrated_loss(surprise, scales[:, :1], clip=self.clip)
-        total += calibrated_loss(error[..., -1], scales[:, 1:], clip=self.clip)
-        return np.ascontiguousarray(total.T)
+    def score(self, learner: Any, rows: Transitions, heads: IntArray) -> Array:
+        """Errors of next observation and reward, in units of each model's own, clipped and added."""
+        assert self._map is not None
+        models, scales = self._stacked(heads)
+        x, y = self._features(self._map, rows), self._outcomes(self._map, rows)
+        out = F.linear(torch.from_numpy(x), models).view(len(rows), len(heads), -1).numpy()
+        error, wide = y[:, None] - out[..., : y.shape[1]], y.shape[1] - 1  # (B, n, outputs + 1)
+        surprise = np.sqrt(_squares(error[..., :wide]) / wide)
+        leverage = _squares(out[..., wide + 1 :])
+        total = cautious_loss(surprise, scales[:, 0], leverage, clip=self.clip)
+        total += cautious_loss(np.abs(error[..., wide]), scales[:, 1], leverage, clip=self.clip)
+        by_head: Array = total.T
+        return by_head
+
+    def kept_problem(self, kept: Any) -> str | None:
+        """A model has weights and the scales of two errors."""
+        fits = (
+            isinstance(kept, Mapping) and {"model", "scale"} <= set(kept) and np.shape(kept["scale"]) == (2,)
+        )
+        if fits and not any(positive_scale(scale) for scale in kept["scale"]):
+            return None
+        return "expected a model and two scales > 0"
 
     def state_dict(self) -> dict[str, Any]:
-        """The models and their scales, and what the random features are made from."""
-        return {
-            "seed": self.seed,
-            "map": None if self._map is None else self._map.state_dict(),
-            "models": {str(head): model for head, model in self._models.items()},
-            "scales": {str(head): list(scale) for head, scale in self._scales.items()},
-        }
+        """The models, and what the random features are made from."""
+        columns = None if self._map is None else self._map.state_dict()
+        return {**super().state_dict(), "seed": self.seed, "columns": columns}
 
     def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:
         """Continue from what ``state_dict`` gave."""
-        where = "ModelEvidence.load_state_dict"
-        check_keys(where, state_dict, ("seed", "map", "models", "scales"))
-        seed, saved = int(state_dict["seed"]), state_dict["map"]
-        models = {int(head): np.asarray(m, dtype=np.float64) for head, m in state_dict["models"].items()}
-        new = None
+        check_keys("ModelEvidence.load_state_dict", state_dict, ("heads", "seed", "columns"))
+        heads = self._heads_of(state_dict)
+        seed, saved, features = int(state_dict["seed"]), state_dict["columns"], None
         if saved is not None:
-            new = RandomFeatures(**saved, features=self.features, outputs=self.outputs, seed=seed)
-            fits = (new.size, new.num_outputs + 1)
-            if odd := sorted({model.shape for model in models.values()} - {fits}):
+            features = RandomFeatures(**saved, features=self.features, outputs=self.outputs, seed=seed)
+            fits = (features.num_outputs + 1 + _PROBES, features.size)
+            if odd := sorted({np.shape(kept["model"]) for kept in heads.values()} - {fits}):
                 raise OwlValueError(
-                    f"{where}: models have shapes {odd}; expected {fits}: give features= and outputs= as "
-                    "when it was saved"
+                    f"ModelEvidence.load_state_dict: models have shapes {odd}; expected {fits}: give "
+                    "features= and outputs= as when it was saved"
                 )
-        self.seed, self._map, self._models = seed, new, models
-        self._scales = {int(head): (float(a), float(b)) for head, (a, b) in state_dict["scales"].items()}
+        self.seed, self._map, self.fitted = seed, features, heads
+        self.version += 1
 
     def __repr__(self) -> str:
         return f"ModelEvidence(features={self.features}, outputs={self.outputs}, clip={self.clip})"
 
-    def _encoded(self, observation: Tensor) -> FloatArray:
-        out = observation.flatten(1) if self.encode is None else self.encode(observation)
-        if out.ndim != 2 or len(out) != len(observation):
-            raise OwlTypeError(
-                f"ModelEvidence: encode gave shape {tuple(out.shape)} for {len(observation)} observations; "
-                f"expected ({len(observation)}, features)"
+    def _measured(self, rows: Transitions) -> RandomFeatures:
+        both = torch.cat([self._encoded(rows.observation), self._encoded(rows.next_observation)])
+        categories = find_categories(both) if self.encode is None else None
+        return RandomFeatures.measure(
+            both[: len(rows)], categories, features=self.features, outputs=self.outputs, seed=self.seed
+        )
+
+    def _stacked(self, heads: IntArray) -> tuple[Tensor, Array]:
+        """The models (n·O, K) of ``heads`` and their scales (n, 2), made when either has changed."""
+        key = b"%d " % self.version + heads.tobytes()
+        if self._stack is None or self._stack[0] != key:
+            kept = [self.fitted[head] for head in heads.tolist()]
+            models = torch.from_numpy(
+                np.concatenate([np.asarray(k["model"], dtype=np.float32) for k in kept])
             )
-        found: FloatArray = out.detach().cpu().double().numpy()
-        return found
+            self._stack = key, models, np.array([k["scale"] for k in kept], dtype=np.float32)
+        return self._stack[1:]
 
-    def _features(self, rows: Transitions) -> FloatArray:
-        assert self._map is not None
-        return self._map(self._encoded(rows.observation), rows.action.cpu().numpy())
+    def _encoded(self, observation: Tensor) -> Tensor:
+        if self.encode is None:
+            return observation.detach().cpu()
+        return encoded("ModelEvidence", self.encode, observation)
 
-    def _outcomes(self, rows: Transitions) -> FloatArray:
-        assert self._map is not None
-        following = self._map.project(self._encoded(rows.next_observation))
-        return np.column_stack([following, rows.reward.cpu().double().numpy()])
+    def _features(self, features: RandomFeatures, rows: Transitions) -> Array:
+        return features(self._encoded(rows.observation), rows.action.detach().cpu()).numpy()
+
+    def _outcomes(self, features: RandomFeatures, rows: Transitions) -> Array:
+        following = features.project(self._encoded(rows.next_observation))
+        reward = rows.reward.detach().cpu().float()
+        return torch.cat([following, reward[:, None]], dim=1).numpy()
 
 
-def _evened(reward: FloatArray) -> FloatArray:
-    """Weights of rows, so that rare rewards count as much as none, but a row at most a hundred times."""
+def _squares(x: Array) -> Array:
+    """Sums of squares over the last axis."""
+    total: Array = np.einsum("bno,bno->bn", x, x)
+    return total
+
+
+def _evened(reward: Array, weight: FloatArray) -> FloatArray:
+    """Weights with which rare rewards count as much as none, but a row at most a hundred times as given."""
     rare = reward != 0.0
-    times = np.clip((~rare).sum() / max(1, rare.sum()), 1.0, 100.0)
-    return np.where(rare, times, 1.0)
+    times = np.clip(weight[~rare].sum() / max(weight[rare].sum(), _SMALLEST), 1.0, 100.0)
+    return np.where(rare, times * weight, weight)

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
-from owlrl.errors import int_problem, raise_problems
-from owlrl.evidence._common import FloatArray, check_keys, check_rows, spread
-from owlrl.protocols import Evidence, OffPolicyLearner
+from owlrl._arguments import Arguments
+from owlrl.evidence.base import Evidence, FloatArray, IntArray, check_keys
+from owlrl.protocols import Evidence as AnyEvidence
+from owlrl.protocols import OffPolicyLearner
 from owlrl.types import Transitions
 
 __all__ = ["RecalibratedEvidence"]
 
-FIELDS = ("observation", "action", "reward", "next_observation", "terminated", "discount")
+FIELDS = ("observation", "action", "reward", "next_observation", "terminated", "discount", "weight")
 
 
-class RecalibratedEvidence:
+class RecalibratedEvidence(Evidence):
     """Keeps some rows of each task and calibrates all heads on their own rows when one has been learned.
 
     A head's values drift while later tasks are trained, however well they are guarded: its TD errors on its
@@ -46,41 +44,47 @@ class RecalibratedEvidence:
     {0: 3.0, 1: 3.0}
     """
 
-    def __init__(self, evidence: Evidence, *, samples: int = 2_000) -> None:
-        raise_problems("RecalibratedEvidence", filter(None, [int_problem("samples", samples)]))
-        self.evidence = evidence
-        self.samples = samples
-        self._rows: dict[int, Transitions] = {}
+    calibrated = False  # the evidence inside says which heads it knows
 
-    def calibrate(self, learner: OffPolicyLearner, head: int, transitions: Transitions) -> None:
-        """Keep rows of ``head``'s task in place of those kept before; measure all heads on theirs."""
-        check_rows("RecalibratedEvidence.calibrate", head, transitions)
-        rows = replace(spread(transitions, self.samples), weight=None, index=None)
-        kept = {**self._rows, int(head): rows}
+    def __init__(self, evidence: AnyEvidence, *, samples: int = 2_000) -> None:
+        arguments = Arguments("RecalibratedEvidence")
+        self.samples = arguments.integer("samples", samples)
+        arguments.check()
+        super().__init__()
+        self.evidence = evidence
+
+    def fit(self, learner: OffPolicyLearner, head: int, rows: Transitions) -> dict[str, Any]:
+        """Rows of ``head``'s task, to be kept in place of earlier ones; all heads are measured on theirs."""
+        own = {name: tensor for name in FIELDS if (tensor := getattr(rows, name)) is not None}
         known = self.evidence.state_dict()
         try:
-            for other, own in kept.items():
-                self.evidence.calibrate(learner, other, own)
+            for other, kept in {**self.fitted, head: own}.items():
+                self.evidence.calibrate(learner, other, Transitions(**kept))
         except BaseException:
             self.evidence.load_state_dict(known)
             raise
-        self._rows = kept
+        return own
 
-    def losses(self, learner: OffPolicyLearner, transitions: Transitions, heads: np.ndarray) -> FloatArray:
-        """What the evidence inside says, (B, len(heads))."""
-        return self.evidence.losses(learner, transitions, heads)
+    def score(self, learner: OffPolicyLearner, rows: Transitions, heads: IntArray) -> FloatArray:
+        """What the evidence inside says."""
+        return self.evidence.losses(learner, rows, heads)
+
+    def forget(self, head: int) -> None:
+        """Drop the rows of ``head``, and what the evidence inside keeps of it."""
+        super().forget(head)
+        self.evidence.forget(head)
 
     def state_dict(self) -> dict[str, Any]:
         """The kept rows, and the state of the evidence inside."""
-        rows = {str(h): {name: getattr(own, name) for name in FIELDS} for h, own in self._rows.items()}
-        return {"rows": rows, "evidence": self.evidence.state_dict()}
+        return {**super().state_dict(), "evidence": self.evidence.state_dict()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:
         """Continue from what ``state_dict`` gave."""
-        check_keys("RecalibratedEvidence.load_state_dict", state_dict, ("rows", "evidence"))
-        rows = {int(head): Transitions(**own) for head, own in state_dict["rows"].items()}
+        check_keys("RecalibratedEvidence.load_state_dict", state_dict, ("heads", "evidence"))
+        heads = self._heads_of(state_dict)
         self.evidence.load_state_dict(state_dict["evidence"])
-        self._rows = rows
+        self.fitted = heads
+        self.version += 1
 
     def __repr__(self) -> str:
         return f"RecalibratedEvidence({self.evidence!r}, samples={self.samples})"

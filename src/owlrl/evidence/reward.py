@@ -6,25 +6,24 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from owlrl.errors import OwlValueError, raise_problems
-from owlrl.evidence._common import (
+from owlrl._arguments import Arguments, own_seed
+from owlrl.errors import OwlValueError
+from owlrl.evidence.base import (
+    Evidence,
     FloatArray,
-    argument_problems,
+    IntArray,
     calibrated_loss,
-    check_arms,
-    check_finite,
     check_keys,
-    check_rows,
+    encoded,
+    positive_scale,
     rms,
-    spread,
+    row_weights,
 )
 from owlrl.heads.linear import product_all
-from owlrl.protocols import OffPolicyLearner
 from owlrl.types import Transitions
 
 __all__ = ["RewardEvidence", "predict_rewards"]
@@ -51,7 +50,7 @@ def predict_rewards(x: Tensor, weights: Weights) -> Tensor:
     return (hidden * weights["w2"][:, None]).sum(-1) + weights["b2"][:, None]
 
 
-class RewardEvidence:
+class RewardEvidence(Evidence):
     """Scores each task by how well a predictor of its rewards explains the observed one.
 
     When a task has been learned, a small network is fitted to its rows: from observation, action
@@ -68,7 +67,7 @@ class RewardEvidence:
         batch_size: rows per step, half of them with a reward where there are any.
         samples: most rows it is fitted to, spread evenly over those given.
         clip: largest loss: one surprise cannot outweigh all that was seen before.
-        seed: of initial weights and batches.
+        seed: of initial weights and batches; None for torch's (`torch.initial_seed`).
 
     >>> import torch
     >>> from owlrl import RewardEvidence, Transitions
@@ -80,7 +79,8 @@ class RewardEvidence:
     >>> evidence.calibrate(None, 0, rows(paying=0))
     >>> evidence.calibrate(None, 1, rows(paying=1))
     >>> evidence.losses(None, rows(paying=1)[:1], [0, 1]).round(1)
-    array([[5., 0.]])
+    array([[5.],
+           [0.]])
     """
 
     def __init__(
@@ -94,34 +94,26 @@ class RewardEvidence:
         clip: float = 5.0,
         seed: int | None = None,
     ) -> None:
-        counts = {"hidden": hidden, "updates": updates, "batch_size": batch_size, "samples": samples}
-        problems = argument_problems(counts=counts, positive={"clip": clip}, encode=encode, seed=seed)
-        raise_problems("RewardEvidence", problems)
-        self.encode = encode
-        self.hidden = hidden
-        self.updates = updates
-        self.batch_size = batch_size
-        self.samples = samples
-        self.clip = clip
-        self.seed = seed
-        self._generator = torch.Generator()
-        if seed is None:
-            self._generator.seed()
-        else:
-            self._generator.manual_seed(seed)
+        arguments = Arguments("RewardEvidence")
+        self.encode = arguments.function("encode", encode, "of a batch of observations", none=True)
+        self.hidden = arguments.integer("hidden", hidden)
+        self.updates = arguments.integer("updates", updates)
+        self.batch_size = arguments.integer("batch_size", batch_size)
+        self.samples = arguments.integer("samples", samples)
+        self.clip = arguments.number("clip", clip, above=0.0)
+        self.seed = arguments.integer("seed", seed, least=0, none=True)
+        arguments.check()
+        super().__init__()
+        self._generator = torch.Generator().manual_seed(own_seed(self.seed))
         self._actions = 0  # columns of a one-hot action, the most any task had
-        self._predictors: dict[int, Weights] = {}
-        self._scales: dict[int, float] = {}
 
     @property
     def scales(self) -> dict[int, float]:
         """The error of each head's predictor on rows of its task that it was not fitted to."""
-        return dict(self._scales)
+        return {head: float(kept["scale"]) for head, kept in self.fitted.items()}
 
-    def calibrate(self, learner: OffPolicyLearner | None, head: int, transitions: Transitions) -> None:
-        """Fit ``head``'s predictor to rows of its task; a second time replaces the first."""
-        check_rows("RewardEvidence.calibrate", head, transitions)
-        rows = spread(transitions, self.samples)
+    def fit(self, learner: Any, head: int, rows: Transitions) -> dict[str, Any]:
+        """``head``'s predictor and its own error."""
         if not rows.action.is_floating_point():
             self._widen(int(rows.action.max()) + 1)
         x, reward = self._features(rows), rows.reward.float().cpu()
@@ -130,42 +122,41 @@ class RewardEvidence:
         kept = order[len(fitted) :] if len(fitted) < len(x) else fitted
         weights = self._fit(x[fitted], reward[fitted])
         error = (predict_rewards(x[kept], weights)[0] - reward[kept]).double().numpy()
-        self._predictors[int(head)] = weights
-        self._scales[int(head)] = max(rms(error), _PRECISION * rms(reward.double().numpy()), _SMALLEST)
+        size = rms(reward.double().numpy(), row_weights(rows))
+        scale = max(rms(error, row_weights(rows)[kept.numpy()]), _PRECISION * size, _SMALLEST)
+        return {"predictor": weights, "scale": scale}
 
-    def losses(
-        self, learner: OffPolicyLearner | None, transitions: Transitions, heads: npt.ArrayLike
-    ) -> FloatArray:
-        """Losses (B, len(heads)) of the given heads on B transitions, all heads in one pass."""
-        where = "RewardEvidence.losses"
-        check_finite(where, transitions)
-        arms = check_arms(
-            where, heads, self._predictors, lacking="have no predictor; learn their tasks first"
-        )
-        chosen = [self._predictors[int(h)] for h in arms]
-        stacked = {name: torch.cat([w[name] for w in chosen]) for name in chosen[0]}
-        predicted = predict_rewards(self._features(transitions), stacked)  # (n, B)
-        error = (predicted - transitions.reward.float().cpu()).double().numpy()
-        scale = np.array([self._scales[int(h)] for h in arms])[:, None]
-        return np.ascontiguousarray(calibrated_loss(error, scale, clip=self.clip).T)
+    def score(self, learner: Any, rows: Transitions, heads: IntArray) -> FloatArray:
+        """Errors of the predicted reward, in units of each predictor's own, clipped."""
+        chosen = [self.fitted[head] for head in heads.tolist()]
+        names = chosen[0]["predictor"]
+        stacked = {name: torch.cat([kept["predictor"][name] for kept in chosen]) for name in names}
+        predicted = predict_rewards(self._features(rows), stacked)  # (n, B)
+        error = (predicted - rows.reward.float().cpu()).double().numpy()
+        scale = np.array([[kept["scale"]] for kept in chosen])
+        return calibrated_loss(error, scale, clip=self.clip)
+
+    def kept_problem(self, kept: Any) -> str | None:
+        """A predictor has weights and the scale of its error."""
+        if isinstance(kept, Mapping) and isinstance(kept.get("predictor"), Mapping):
+            return positive_scale(kept.get("scale"))
+        return "expected a predictor and its scale"
 
     def state_dict(self) -> dict[str, Any]:
         """The predictors and their scales, and the generator."""
         return {
+            **super().state_dict(),
             "actions": self._actions,
-            "scales": {str(head): scale for head, scale in self._scales.items()},
-            "predictors": {str(head): dict(weights) for head, weights in self._predictors.items()},
             "generator": self._generator.get_state(),
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:
         """Continue from what ``state_dict`` gave."""
-        keys = ("actions", "scales", "predictors", "generator")
-        check_keys("RewardEvidence.load_state_dict", state_dict, keys)
-        self._actions = int(state_dict["actions"])
-        self._scales = {int(head): float(scale) for head, scale in state_dict["scales"].items()}
-        self._predictors = {int(head): dict(w) for head, w in state_dict["predictors"].items()}
+        check_keys("RewardEvidence.load_state_dict", state_dict, ("actions", "generator"))
+        heads, actions = self._heads_of(state_dict), int(state_dict["actions"])
         self._generator.set_state(state_dict["generator"])
+        self.fitted, self._actions = heads, actions
+        self.version += 1
 
     def __repr__(self) -> str:
         return f"RewardEvidence(hidden={self.hidden}, updates={self.updates}, clip={self.clip})"
@@ -173,17 +164,18 @@ class RewardEvidence:
     def _features(self, rows: Transitions) -> Tensor:
         """Observation, next observation and action side by side, (B, F)."""
         encode = self.encode or (lambda observation: observation.flatten(1).float())
+        seen = [encoded("RewardEvidence", encode, x) for x in (rows.observation, rows.next_observation)]
         action = rows.action.cpu()
         if action.is_floating_point():
             columns = action.flatten(1)
         else:
             columns = F.one_hot(action.long().clamp(max=self._actions), self._actions + 1)[:, : self._actions]
-        parts = [encode(rows.observation).cpu(), encode(rows.next_observation).cpu(), columns]
-        return torch.cat([part.float() for part in parts], dim=1)
+        return torch.cat([part.float() for part in (*seen, columns)], dim=1)
 
     def _widen(self, actions: int) -> None:
         """Make room for a task with more actions: earlier predictors know nothing of the new ones."""
-        for weights in self._predictors.values():
+        for kept in self.fitted.values():
+            weights = kept["predictor"]
             weights["w1"] = F.pad(weights["w1"], (0, max(0, actions - self._actions)))
         self._actions = max(self._actions, actions)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -10,17 +9,16 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from owlrl.errors import NonFiniteError, OwlValueError, raise_problems
-from owlrl.evidence._common import (
+from owlrl._arguments import Arguments
+from owlrl.errors import NonFiniteError, OwlValueError
+from owlrl.evidence.base import (
+    Evidence,
     FloatArray,
-    argument_problems,
+    IntArray,
     calibrated_loss,
-    check_arms,
-    check_finite,
-    check_rows,
+    positive_scale,
     rms,
-    scales_from,
-    spread,
+    row_weights,
 )
 from owlrl.protocols import OffPolicyLearner
 from owlrl.types import Transitions
@@ -33,8 +31,8 @@ _PRECISION = 0.01
 _SMALLEST = 1e-8  # where rewards and values are all zero: any error at all is then a full one
 
 
-def td_scale(delta: FloatArray, values: FloatArray) -> float:
-    """A head's own scale on its own task: ``max(rms(δ), 0.01 · rms(Q(s, a)), 1e-8)``; both (B,).
+def td_scale(delta: FloatArray, values: FloatArray, weight: FloatArray | None = None) -> float:
+    """A head's own scale on its own task: ``max(rms(δ), 0.01 · rms(Q(s, a)), 1e-8)``; all (B,).
 
     >>> import numpy as np
     >>> from owlrl.evidence import td_scale
@@ -43,7 +41,7 @@ def td_scale(delta: FloatArray, values: FloatArray) -> float:
     >>> td_scale(np.zeros(2), np.array([1.0, -1.0]))
     0.01
     """
-    return max(rms(delta), _PRECISION * rms(values), _SMALLEST)
+    return max(rms(delta, weight), _PRECISION * rms(values, weight), _SMALLEST)
 
 
 def plain_loss(delta: FloatArray, *, clip: float = 5.0, power: float = 1.0) -> FloatArray:
@@ -65,7 +63,7 @@ def plain_loss(delta: FloatArray, *, clip: float = 5.0, power: float = 1.0) -> F
     return loss
 
 
-class TDErrorEvidence:
+class TDErrorEvidence(Evidence):
     """Scores each head by its TD error, bootstrapped from itself: the lower, the likelier its task.
 
     TD errors of two tasks need not be of one size: a head of small values makes small errors
@@ -81,7 +79,7 @@ class TDErrorEvidence:
 
     >>> from owlrl.evidence import TDErrorEvidence
     >>> evidence = TDErrorEvidence()
-    >>> evidence.load_state_dict({"scales": {"0": 0.5}})
+    >>> evidence.load_state_dict({"heads": {"0": 0.5}})
     >>> evidence.scales
     {0: 0.5}
     """
@@ -89,58 +87,47 @@ class TDErrorEvidence:
     def __init__(
         self, *, calibrated: bool = True, clip: float = 5.0, power: float = 1, samples: int = 2_000
     ) -> None:
-        positive = {"clip": clip, "power": power}
-        problems = argument_problems(counts={"samples": samples}, positive=positive, calibrated=calibrated)
-        raise_problems("TDErrorEvidence", problems)
-        self.calibrated = calibrated
-        self.clip = clip
-        self.power = power
-        self.samples = samples
-        self._scales: dict[int, float] = {}
+        arguments = Arguments("TDErrorEvidence")
+        self.calibrated = arguments.boolean("calibrated", calibrated)
+        self.clip = arguments.number("clip", clip, above=0.0)
+        self.power = arguments.number("power", power, above=0.0)
+        self.samples = arguments.integer("samples", samples)
+        arguments.check()
+        super().__init__()
 
     @property
     def scales(self) -> dict[int, float]:
         """The scale of every head measured so far."""
-        return dict(self._scales)
+        return dict(self.fitted)
 
-    def calibrate(self, learner: OffPolicyLearner, head: int, transitions: Transitions) -> None:
-        """Measure ``head``'s own scale on rows of its own task; a second time replaces the first."""
-        where = "TDErrorEvidence.calibrate"
-        check_rows(where, head, transitions)
-        rows = spread(transitions, self.samples)
-        delta = _deltas(where, learner, rows, np.array([head]))[0]
+    def fit(self, learner: OffPolicyLearner, head: int, rows: Transitions) -> float:
+        """``head``'s own scale."""
+        delta = _deltas(learner, rows, [head])[0]
         # The error of a transition that ends at once without reward is the value itself.
         ending = replace(
             rows,
             reward=torch.zeros_like(rows.reward),
             terminated=torch.ones_like(rows.terminated, dtype=torch.bool),
         )
-        values = _deltas(where, learner, ending, np.array([head]))[0]
+        values = _deltas(learner, ending, [head])[0]
         if not (np.isfinite(delta).all() and np.isfinite(values).all()):
             raise NonFiniteError(
-                f"{where}: head {head} gives TD errors that are not finite on its own task; expected "
-                "finite ones; has its training diverged?"
+                f"TDErrorEvidence.calibrate: head {head} gives TD errors that are not finite on its own "
+                "task; expected finite ones; has its training diverged?"
             )
-        self._scales[int(head)] = td_scale(delta, values)
+        return td_scale(delta, values, row_weights(rows))
 
-    def losses(self, learner: OffPolicyLearner, transitions: Transitions, heads: npt.ArrayLike) -> FloatArray:
-        """Losses (B, len(heads)) of the given heads on B transitions, all heads in one pass."""
-        where = "TDErrorEvidence.losses"
-        check_finite(where, transitions)
-        arms = check_arms(where, heads, self._scales if self.calibrated else None)
-        delta = _deltas(where, learner, transitions, arms)  # (n, B)
+    def score(self, learner: OffPolicyLearner, rows: Transitions, heads: IntArray) -> FloatArray:
+        """TD errors of the heads, in units of their scales and clipped, or as they are."""
+        delta = _deltas(learner, rows, heads)
         if not self.calibrated:
-            return np.ascontiguousarray(plain_loss(delta, clip=self.clip, power=self.power).T)
-        scale = np.array([self._scales[int(h)] for h in arms]).reshape(-1, 1)
-        return np.ascontiguousarray(calibrated_loss(delta, scale, clip=self.clip, power=self.power).T)
+            return plain_loss(delta, clip=self.clip, power=self.power)
+        scale = np.array([[self.fitted[h]] for h in heads.tolist()])
+        return calibrated_loss(delta, scale, clip=self.clip, power=self.power)
 
-    def state_dict(self) -> dict[str, Any]:
-        """The scales, ready for JSON."""
-        return {"scales": {str(head): scale for head, scale in self._scales.items()}}
-
-    def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:
-        """Continue from what ``state_dict`` gave."""
-        self._scales = scales_from("TDErrorEvidence.load_state_dict", state_dict)
+    def kept_problem(self, kept: Any) -> str | None:
+        """A scale is a finite number > 0."""
+        return positive_scale(kept)
 
     def __repr__(self) -> str:
         return (
@@ -149,17 +136,16 @@ class TDErrorEvidence:
         )
 
 
-def _deltas(
-    where: str, learner: OffPolicyLearner, transitions: Transitions, heads: npt.NDArray[np.int64]
-) -> FloatArray:
+def _deltas(learner: OffPolicyLearner, rows: Transitions, heads: npt.ArrayLike) -> FloatArray:
     """δ (n, B) as float64, with the shape checked because a learner is someone else's."""
+    chosen = np.asarray(heads, dtype=np.int64)
     with torch.no_grad():
-        delta = learner.td_errors(transitions, heads)
-    expected = (len(heads), len(transitions))
+        delta = learner.td_errors(rows, chosen)
+    expected = (len(chosen), len(rows))
     if tuple(delta.shape) != expected:
         raise OwlValueError(
-            f"{where}: {type(learner).__name__}.td_errors gave shape {tuple(delta.shape)}; expected "
-            f"{expected}: one row per head, one column per transition"
+            f"TDErrorEvidence: {type(learner).__name__}.td_errors gave shape {tuple(delta.shape)}; expected "
+            f"{expected}: one line per head, one column per row"
         )
     errors: FloatArray = delta.detach().cpu().to(torch.float64).numpy()
     return errors

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from owlrl.experiments.comparison import Plan, compare, compare_file, run_trial
 from owlrl.experiments.config import Run
 from owlrl.experiments.control import ControlSession
 from owlrl.experiments.evaluation import evaluate, evaluate_in_a_row
 from owlrl.experiments.evidence import EvidenceSet, make_evidence
 from owlrl.experiments.fanout import Attempt, run_all
 from owlrl.experiments.frames import Recording, frame_strip, record_episode, write_gif
-from owlrl.experiments.methods import METHODS, Method
+from owlrl.experiments.methods import Learned, Method, Score, Wrapped
 from owlrl.experiments.metrics import (
     cumulative_performance,
     final_performance,
@@ -22,9 +23,11 @@ from owlrl.experiments.metrics import (
     steps_to_identify,
     stratified_bootstrap,
 )
+from owlrl.experiments.models import History, described, greedy_policy, train_model
 from owlrl.experiments.plots import head_probabilities, learning_curves
 from owlrl.experiments.policies import parse_policy
 from owlrl.experiments.presets import PRESETS, Preset
+from owlrl.experiments.recipes import METHODS, Recipe
 from owlrl.experiments.report import write_report
 from owlrl.experiments.results import (
     Result,
@@ -36,7 +39,8 @@ from owlrl.experiments.results import (
     write_result,
 )
 from owlrl.experiments.session import Session
-from owlrl.experiments.studies import STUDIES, Study, reproduce, study_runs, study_table
+from owlrl.experiments.studies import STUDIES, StudyPlan, reproduce, study_runs, study_table
+from owlrl.experiments.study import Study, Trial, Verdict
 from owlrl.experiments.summary import Group, group_by_run
 from owlrl.experiments.tables import markdown_tables
 from owlrl.experiments.tasks import resolve_tasks, resolve_unseen, table_of
@@ -51,15 +55,27 @@ __all__ = [
     "ControlSession",
     "EvidenceSet",
     "Group",
+    "History",
+    "Learned",
     "Method",
+    "Plan",
     "Preset",
+    "Recipe",
     "Recording",
     "Result",
     "Run",
+    "Score",
     "Session",
     "Study",
+    "StudyPlan",
+    "Trial",
     "ValueMap",
+    "Verdict",
+    "Wrapped",
+    "compare",
+    "compare_file",
     "cumulative_performance",
+    "described",
     "environment",
     "evaluate",
     "evaluate_in_a_row",
@@ -68,6 +84,7 @@ __all__ = [
     "forgetting",
     "forward_transfer",
     "frame_strip",
+    "greedy_policy",
     "group_by_run",
     "head_probabilities",
     "identification_accuracy",
@@ -90,12 +107,14 @@ __all__ = [
     "result_path",
     "run_all",
     "run_experiment",
+    "run_trial",
     "steps_to_identify",
     "stratified_bootstrap",
     "study_runs",
     "study_table",
     "table_of",
     "train",
+    "train_model",
     "value_map",
     "write_gif",
     "write_report",

@@ -11,9 +11,9 @@ from typing import Any
 
 from owlrl.envs import TaskSpec
 from owlrl.errors import OwlError, raise_problems
-from owlrl.experiments.methods import METHODS, Method, method_of
 from owlrl.experiments.policies import LEAST_TRIED, ORACLE, default_policies, parse_policy
 from owlrl.experiments.presets import PRESETS, Preset, with_overrides
+from owlrl.experiments.recipes import METHODS, Recipe, recipe_of
 from owlrl.experiments.tasks import canonical_name, is_control, parse_unseen, resolve_tasks
 from owlrl.learners import DQNConfig, SACConfig
 
@@ -111,9 +111,9 @@ class Run:
         return "mean_return" if self.control else "success"
 
     @property
-    def recipe(self) -> Method:
+    def recipe(self) -> Recipe:
         """The method itself."""
-        return method_of(self.method)
+        return recipe_of(self.method)
 
     @property
     def preset(self) -> Preset:

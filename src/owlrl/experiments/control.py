@@ -13,10 +13,9 @@ from owlrl import (
     AdaptivePolicy,
     OracleSelector,
     OwlWrapper,
-    SharedReplay,
     TaskScopedReplay,
 )
-from owlrl.acting.episodes import final_observations
+from owlrl.acting.stepping import final_observations
 from owlrl.checkpoint import load_state, save_state
 from owlrl.envs import PendulumVectorEnv, TaskSpec
 from owlrl.errors import OwlValueError
@@ -216,9 +215,9 @@ def _make_agent(run: Run, env: PendulumVectorEnv) -> SAC:
         "gamma": settings.gamma,
         "seed": run.seed,
     }
-    replay: SharedReplay | TaskScopedReplay
-    if run.recipe.replay == "shared":  # room for all tasks, as in the paper
-        replay = SharedReplay(settings.buffer_size * len(run.specs), **common)
+    if run.recipe.replay == "shared":  # one task as far as the wrapper knows; room for all, as in the paper
+        room = settings.buffer_size * len(run.specs)
+        replay = TaskScopedReplay(room, warm_start=room, **common)
     else:
         replay = TaskScopedReplay(settings.buffer_size, warm_start=run.recipe.warm_start, **common)
     return SAC(env, config=settings, replay=replay, seed=run.seed, device="cpu")

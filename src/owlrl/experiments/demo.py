@@ -12,9 +12,7 @@ import torch
 
 from owlrl import (
     AdaptivePolicy,
-    DistillationRegularizer,
     ExpWeightsSelector,
-    ModelEvidence,
     OracleSelector,
     OwlWrapper,
     SharedReplay,
@@ -24,7 +22,7 @@ from owlrl.envs import TabulatedVectorEnv, TaskSpec, interference
 from owlrl.errors import int_problem, raise_problems
 from owlrl.experiments._style import new_figure, plain, prepare_picture
 from owlrl.experiments.plots import draw_probabilities
-from owlrl.learners import DQN, FAST, one_hot_cells
+from owlrl.learners import DQN, FAST
 
 __all__ = ["Demo", "run_demo"]
 
@@ -176,11 +174,7 @@ def _one_head(
 
 def _owl(envs: Mapping[str, TabulatedVectorEnv], frames: int, seed: int, quiet: bool) -> OwlWrapper:
     agent = DQN(next(iter(envs.values())), seed=seed)
-    owl = OwlWrapper(
-        agent,
-        regularizer=DistillationRegularizer(1.0, seed=seed),
-        evidence=ModelEvidence(encode=one_hot_cells, seed=seed),
-    )
+    owl = OwlWrapper(agent)
     for name, env in envs.items():
         _say(quiet, f"OWL: learning {name}")
         with owl.task(name):
@@ -189,7 +183,7 @@ def _owl(envs: Mapping[str, TabulatedVectorEnv], frames: int, seed: int, quiet: 
 
 
 def _trace(owl: OwlWrapper, env: TabulatedVectorEnv, seed: int) -> list[np.ndarray]:
-    policy: AdaptivePolicy = owl.policy(ExpWeightsSelector(seed=seed))
+    policy: AdaptivePolicy = owl.policy(ExpWeightsSelector(seed=seed), trace=True)
     _success(policy, env, 1)
     return [step.probabilities[0] for step in policy.trace]
 

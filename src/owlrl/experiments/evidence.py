@@ -12,9 +12,11 @@ from torch import Tensor, nn
 
 from owlrl import ModelEvidence, RewardEvidence, TDErrorEvidence
 from owlrl.errors import OwlValueError
-from owlrl.evidence import GaussianNLLEvidence, RecalibratedEvidence
+from owlrl.evidence import Evidence, GaussianNLLEvidence, RecalibratedEvidence
+from owlrl.gaussian import gaussian_nll
 from owlrl.learners import one_hot_cells
-from owlrl.protocols import Evidence, MultiHead, OffPolicyLearner
+from owlrl.protocols import Evidence as AnyEvidence
+from owlrl.protocols import MultiHead, OffPolicyLearner
 from owlrl.td import taken
 from owlrl.types import Transitions
 
@@ -23,27 +25,17 @@ __all__ = [
     "EVIDENCE",
     "DropoutEvidence",
     "EvidenceSet",
-    "gaussian_nll",
     "make_evidence",
 ]
 
 
-def gaussian_nll(samples: Tensor, goal: Tensor, *, smallest: float = 1e-6) -> Tensor:
-    """``log σ² + (y − μ)²/σ²`` of μ, σ² over the first axis; samples (K, H, B), goal (H, B) → (H, B).
-
-    >>> import torch
-    >>> from owlrl.experiments.evidence import gaussian_nll
-    >>> gaussian_nll(torch.tensor([[[0.0]], [[2.0]]]), torch.tensor([[2.0]]))  # μ = 1, σ² = 1
-    tensor([[1.]])
-    """
-    variance = samples.var(0, unbiased=False).clamp(min=smallest)
-    return variance.log() + (goal - samples.mean(0)).square() / variance
+_SMALLEST = 1e-6  # variance where all passes agree
 
 
-class DropoutEvidence:
+class DropoutEvidence(Evidence):
     """Scores heads by the likelihood of the TD target under passes with dropout (the paper's MC dropout).
 
-    Only differences between heads count: the loss is the NLL above that of the best head, clipped.
+    Only differences between heads count: the loss is twice the NLL above that of the best head, clipped.
 
     Args:
         passes: how often the network is asked.
@@ -51,36 +43,32 @@ class DropoutEvidence:
 
     >>> from owlrl.experiments.evidence import DropoutEvidence
     >>> DropoutEvidence(passes=4).state_dict()
-    {}
+    {'heads': {}}
     """
 
+    calibrated = False
+
     def __init__(self, *, passes: int = 10, clip: float = 5.0) -> None:
+        super().__init__()
         self.passes = passes
         self.clip = clip
 
-    def calibrate(self, learner: OffPolicyLearner, head: int, transitions: Transitions) -> None:
+    def fit(self, learner: OffPolicyLearner, head: int, rows: Transitions) -> None:
         """The spread of the passes is the scale; there is nothing to measure."""
 
-    def losses(self, learner: OffPolicyLearner, transitions: Transitions, heads: np.ndarray) -> np.ndarray:
-        """Losses (B, len(heads))."""
+    def score(self, learner: OffPolicyLearner, rows: Transitions, heads: np.ndarray) -> Tensor:
+        """Twice the NLL, above that of the best head."""
         network = next(iter(learner.networks.values()))
         chosen = torch.as_tensor(heads)
         with torch.no_grad():
             with _mode(network.module, training=False):
-                value = self._taken(network, transitions, chosen)
-            goal = value + learner.td_errors(transitions, heads)  # y = Q + δ, (n, B)
+                value = self._taken(network, rows, chosen)
+            goal = value + learner.td_errors(rows, heads)  # y = Q + δ, (n, B)
             with _mode(network.module, training=True):
-                samples = torch.stack([self._taken(network, transitions, chosen) for _ in range(self.passes)])
-        nll = gaussian_nll(samples, goal)
-        above: np.ndarray = (nll - nll.min(0).values).clamp(max=self.clip).T.double().numpy()
-        return above
-
-    def state_dict(self) -> dict[str, Any]:
-        """Nothing is kept."""
-        return {}
-
-    def load_state_dict(self, state_dict: dict[str, Any], /) -> None:
-        """Nothing to take over."""
+                samples = torch.stack([self._taken(network, rows, chosen) for _ in range(self.passes)])
+        variance = samples.var(0, unbiased=False).clamp(min=_SMALLEST)
+        nll = 2 * gaussian_nll(samples.mean(0), variance.log(), goal)
+        return (nll - nll.min(0).values).clamp(max=self.clip)
 
     def _taken(self, network: MultiHead, rows: Transitions, heads: Tensor) -> Tensor:
         return taken(network.all_heads(rows.observation), rows.action)[heads]
@@ -107,10 +95,10 @@ class EvidenceSet:
     ('TDErrorEvidence', ['td', 'reward'])
     """
 
-    def __init__(self, parts: Mapping[str, Evidence]) -> None:
+    def __init__(self, parts: Mapping[str, AnyEvidence]) -> None:
         self.parts = dict(parts)
 
-    def part(self, name: str) -> Evidence | None:
+    def part(self, name: str) -> AnyEvidence | None:
         """What a policy named after it uses; "a-and-b" is the sum of two parts, "none" is None."""
         if name == "none":
             return None
@@ -124,17 +112,22 @@ class EvidenceSet:
             )
         return EvidenceSet({n: self.parts[n] for n in names})
 
-    def calibrate(self, learner: OffPolicyLearner, head: int, transitions: Transitions) -> None:
+    def calibrate(self, learner: OffPolicyLearner, head: int, rows: Transitions) -> None:
         """Calibrate every part on rows of the task of ``head``."""
         for part in self.parts.values():
-            part.calibrate(learner, head, transitions)
+            part.calibrate(learner, head, rows)
 
-    def losses(self, learner: OffPolicyLearner, transitions: Transitions, heads: np.ndarray) -> np.ndarray:
-        """The sum of what the parts say, (B, len(heads))."""
-        total = np.zeros((len(transitions), len(heads)))
+    def losses(self, learner: OffPolicyLearner, rows: Transitions, heads: np.ndarray) -> np.ndarray:
+        """The sum of what the parts say, (len(heads), len(rows))."""
+        total = np.zeros((len(heads), len(rows)))
         for part in self.parts.values():
-            total += part.losses(learner, transitions, heads)
+            total += part.losses(learner, rows, heads)
         return total
+
+    def forget(self, head: int) -> None:
+        """Drop what every part keeps of ``head``."""
+        for part in self.parts.values():
+            part.forget(head)
 
     def state_dict(self) -> dict[str, Any]:
         """That of every part."""
@@ -146,7 +139,7 @@ class EvidenceSet:
             part.load_state_dict(state_dict[name])
 
 
-CONTROL: dict[str, Callable[[int], Evidence]] = {  # with continuous actions instead, or in addition
+CONTROL: dict[str, Callable[[int], AnyEvidence]] = {  # with continuous actions instead, or in addition
     "td": lambda seed: RecalibratedEvidence(TDErrorEvidence()),
     "td-once": lambda seed: TDErrorEvidence(),
     "nll": lambda seed: RecalibratedEvidence(GaussianNLLEvidence()),
@@ -155,12 +148,12 @@ CONTROL: dict[str, Callable[[int], Evidence]] = {  # with continuous actions ins
     "reward": lambda seed: RewardEvidence(updates=2_000, seed=seed),
     "model": lambda seed: ModelEvidence(seed=seed),
 }
-EVIDENCE: dict[str, Callable[[int], Evidence]] = {
+EVIDENCE: dict[str, Callable[[int], AnyEvidence]] = {
     "td": lambda seed: TDErrorEvidence(),
     "td-raw": lambda seed: TDErrorEvidence(calibrated=False),
     "td-squared": lambda seed: TDErrorEvidence(calibrated=False, power=2),
     "reward": lambda seed: RewardEvidence(encode=one_hot_cells, seed=seed),
-    "model": lambda seed: ModelEvidence(encode=one_hot_cells, seed=seed),
+    "model": lambda seed: ModelEvidence(seed=seed),
     "nll": lambda seed: DropoutEvidence(),
 }
 

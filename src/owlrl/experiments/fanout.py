@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from owlrl._arguments import Arguments
 from owlrl.errors import OwlError, OwlStateError, OwlValueError
 from owlrl.experiments._optional import optional
 from owlrl.experiments.config import Run
 from owlrl.experiments.results import Result, is_done, make_directory, write_result
 from owlrl.experiments.training import run_experiment
 
-__all__ = ["Attempt", "Backend", "attempt", "run_all", "unfinished"]
+__all__ = [
+    "Attempt",
+    "Backend",
+    "attempt",
+    "check_workers",
+    "fan_out",
+    "progress_bar",
+    "run_all",
+    "unfinished",
+]
 
 Backend = Literal["loky", "dask"]
 
@@ -91,18 +101,14 @@ def run_all(
     >>> run_all(runs, directory)  # it is done
     []
     """
-    if isinstance(jobs, bool) or not isinstance(jobs, int) or jobs < 1:
-        raise OwlValueError(f"run_all: jobs is {jobs!r}; expected an int >= 1")
-    if backend not in ("loky", "dask"):
-        raise OwlValueError(f"run_all: backend is {backend!r}; expected 'loky' or 'dask'")
-    if (backend == "dask") != (scheduler is not None):
-        raise OwlValueError(
-            f"run_all: backend is {backend!r} and scheduler {scheduler!r}; 'dask' and an address go together"
-        )
+    check_workers("run_all", jobs=jobs, backend=backend, scheduler=scheduler)
     todo = unfinished(runs, directory)
     attempts: list[Attempt] = []
     make_directory(directory)
-    with _bar(len(todo), progress) as bar, closing(_attempts(todo, jobs, scheduler)) as found:
+    with (
+        progress_bar(len(todo), progress) as bar,
+        closing(fan_out(attempt, todo, jobs=jobs, scheduler=scheduler)) as found,
+    ):
         for done in found:
             if done.result is not None:
                 write_result(directory, done.result)
@@ -111,35 +117,70 @@ def run_all(
     return attempts
 
 
-def _attempts(todo: list[Run], jobs: int, scheduler: str | None) -> Generator[Attempt, None, None]:
-    """Results in the order they come."""
-    if scheduler is None and (jobs == 1 or len(todo) < 2):
-        yield from map(attempt, todo)
+def check_workers(where: str, *, jobs: Any, backend: Any, scheduler: Any) -> None:
+    """Raise unless the arguments that say where runs are done fit together.
+
+    >>> from owlrl.experiments.fanout import check_workers
+    >>> check_workers("run_all", jobs=0, backend="loky", scheduler=None)
+    Traceback (most recent call last):
+    ...
+    owlrl.errors.OwlValueError: run_all: jobs is 0; expected an int >= 1
+    """
+    arguments = Arguments(where)
+    arguments.integer("jobs", jobs)
+    arguments.choice("backend", backend, ("loky", "dask"))
+    if not arguments.problems and (backend == "dask") != (scheduler is not None):
+        arguments.problem(
+            f"backend is {backend!r} and scheduler {scheduler!r}; 'dask' and an address go together"
+        )
+    arguments.check()
+
+
+def fan_out(
+    function: Callable[[Any], Any], items: Sequence[Any], *, jobs: int = 1, scheduler: str | None = None
+) -> Generator[Any, None, None]:
+    """What a function gives for each item, in the order they come; one thread in each process.
+
+    Args:
+        function: of one item; it is sent to the processes, by its name if it has one that can be imported.
+        items: what it is called with.
+        jobs: how many at once; with one, everything happens in this process.
+        scheduler: address of a Dask cluster instead, which does as many as it has workers.
+
+    >>> from owlrl.experiments.fanout import fan_out
+    >>> list(fan_out(abs, [-1, 2]))
+    [1, 2]
+    """
+    if scheduler is None and (jobs == 1 or len(items) < 2):
+        yield from map(function, items)
         return
     joblib = optional("joblib", extra="cli", what="more than one job at once")
     if scheduler is None:
-        yield from _parallel(joblib, todo, backend="loky", n_jobs=jobs)
+        # one thread each: another number of them gives other bits
+        yield from _parallel(joblib, function, items, backend="loky", n_jobs=jobs, inner_max_num_threads=1)
         return
     distributed = optional("distributed", extra="cluster", what="backend 'dask'")
     try:
         client = distributed.Client(scheduler)
     except (ValueError, OSError) as error:
         raise OwlValueError(
-            f"run_all: scheduler is {scheduler!r}, where no cluster answers ({error}); expected an address "
+            f"scheduler is {scheduler!r}, where no cluster answers ({error}); expected an address "
             "such as tcp://host:8786"
         ) from error
     with client:
-        yield from _parallel(joblib, todo, backend="dask", client=client)
+        yield from _parallel(joblib, function, items, backend="dask", client=client)
 
 
-def _parallel(joblib: Any, todo: list[Run], **settings: Any) -> Generator[Attempt, None, None]:
+def _parallel(
+    joblib: Any, function: Callable[[Any], Any], items: Sequence[Any], **settings: Any
+) -> Generator[Any, None, None]:
     with joblib.parallel_config(**settings):
         parallel = joblib.Parallel(return_as="generator_unordered", batch_size=1)
         try:
-            yield from parallel(joblib.delayed(attempt)(run) for run in todo)
+            yield from parallel(joblib.delayed(function)(item) for item in items)
         except BrokenProcessPool as error:
             raise OwlStateError(
-                "run_all: a process was killed, as happens where memory is short; what is finished is kept: "
+                "a process was killed, as happens where memory is short; what is finished is kept: "
                 "go on with the same call, perhaps with fewer jobs"
             ) from error
 
@@ -161,8 +202,17 @@ class _NoBar:
     def update(self, number: int) -> None:
         """Nothing to show."""
 
+    def set_description_str(self, text: str) -> None:
+        """Nothing to show."""
 
-def _bar(total: int, progress: bool) -> Any:
+
+def progress_bar(total: int, progress: bool) -> Any:
+    """A bar of so many runs; one that shows nothing without tqdm, outside of a terminal or if none is wanted.
+
+    >>> from owlrl.experiments.fanout import progress_bar
+    >>> with progress_bar(3, False) as bar:
+    ...     bar.update(1)
+    """
     if not progress:
         return _NoBar()
     try:

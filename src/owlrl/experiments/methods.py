@@ -1,159 +1,528 @@
-"""The methods that are compared: the same parts in different arrangements."""
+"""Methods that `compare` compares: ways to learn task after task with the model that the user has."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import copy
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from importlib import import_module
+from typing import Any
 
-from torch import nn
+import numpy as np
+import torch
 
-from owlrl import DistillationRegularizer, EWCRegularizer
-from owlrl.errors import OwlValueError
-from owlrl.protocols import Regularizer
+from owlrl import (
+    EWCRegularizer,
+    ExpWeightsSelector,
+    ModelEvidence,
+    OwlWrapper,
+    RehearsalReplay,
+    TDErrorEvidence,
+)
+from owlrl.acting.episodes import EpisodePolicy, run_episodes
+from owlrl.describe.given import as_env
+from owlrl.errors import OwlTypeError, OwlValueError
+from owlrl.experiments.metrics import identification_accuracy, steps_to_identify
+from owlrl.experiments.models import (
+    History,
+    Watch,
+    described,
+    greedy_policy,
+    is_sb3,
+    random_policy,
+    train_model,
+)
+from owlrl.learners import DQN, SAC
+from owlrl.protocols import HeadSelector
 
-__all__ = ["METHODS", "Method", "method_of"]
+__all__ = [
+    "BUILT_IN",
+    "RANDOM",
+    "Learned",
+    "Method",
+    "Score",
+    "Wrapped",
+    "default_owl",
+    "default_selector",
+    "find_method",
+]
 
-Strength = float | Mapping[str, float]
-MakeRegularizer = Callable[[Strength, int], Regularizer]  # from strength and seed
+STRENGTH = 100.0  # of EWC; nothing was tuned for the user's tasks
+GIVEN, UNKNOWN, UNTRAINED = "given", "unknown", "untrained"
+MakeModel = Callable[[Any, int], Any]
+
+
+def default_owl(model: Any, seed: int) -> OwlWrapper:
+    """What the method "owl" is: the wrapper with its defaults around a model.
+
+    >>> import gymnasium
+    >>> from owlrl.experiments.methods import default_owl
+    >>> from owlrl.learners import DQN
+    >>> default_owl(DQN(gymnasium.make("CartPole-v1")), 0).tasks
+    {}
+    """
+    return OwlWrapper(described(model), seed=seed)
+
+
+def default_selector(seed: int) -> HeadSelector:
+    """How the method "owl" finds the task: the wrapper's default, seeded.
+
+    >>> from owlrl.experiments.methods import default_selector
+    >>> default_selector(0).needs_values
+    False
+    """
+    return ExpWeightsSelector(seed=seed)
 
 
 @dataclass(frozen=True)
-class Method:
-    """One way to learn task after task.
+class Score:
+    """How some episodes of one task went.
 
     Attributes:
-        name: its key in ``METHODS``.
-        about: what it is, in a few words.
-        heads: a head per task, or one for all.
-        replay: "scoped" is emptied between tasks, "shared" never, "rehearsal" is kept per task.
-        regularizer: makes what guards earlier tasks from a strength and a seed; None for nothing.
-        strength: of the regularizer (λ of EWC, μ of distillation).
-        control: strengths for actor and critics with continuous actions; None if it is not there for them.
-        warm_start: rows kept of each task for its next visit; for the scoped replay.
-        init: a new task's head, "fresh", answering "zero" or a "copy" of the last one.
-        head: makes a head of another kind than a linear one from feature size and actions.
-        dropout: probability of the paper's MC dropout; 0 for none.
-        epsilon_restart: on a revisit exploration starts anew and falls so many times faster; None
-            resumes it where it was.
+        returns: (n,) undiscounted sums of reward.
+        found: share of episodes at whose last step the right task was the most probable; None if the task was
+            given or there is nothing to find.
+        steps: mean number of steps until the right task was the most probable and stayed so.
 
-    >>> from owlrl.experiments import METHODS
-    >>> METHODS["owl"].strength, METHODS["experience-replay"].heads
-    (30.0, False)
+    >>> import numpy as np
+    >>> from owlrl.experiments.methods import Score
+    >>> Score(np.array([1.0, 0.0])).mean
+    0.5
     """
 
-    name: str
-    about: str
-    heads: bool = True
-    replay: Literal["scoped", "shared", "rehearsal"] = "scoped"
-    regularizer: MakeRegularizer | None = None
-    strength: float = 0.0
-    control: Mapping[str, float] | None = None
-    warm_start: int = 0
-    init: Literal["fresh", "zero", "copy"] = "zero"
-    head: Callable[[int, int], nn.Module] | None = None
-    dropout: float = 0.0
-    epsilon_restart: float | None = None
+    returns: np.ndarray
+    found: float | None = None
+    steps: float | None = None
+
+    @property
+    def mean(self) -> float:
+        """Mean of the returns."""
+        return float(np.mean(self.returns))
 
 
-def _ewc(strength: Strength, seed: int) -> Regularizer:
-    return EWCRegularizer(strength)
+class Learned:
+    """What a method has learned so far; `compare` trains it task after task and asks how well it acts.
+
+    A method of one's own overrides `train`, and `policy` where acting is more than the greedy actions of
+    ``model``.
+
+    Attributes:
+        modes: how it can act: "given" the task, with the task "unknown", or both.
+        model: the model in training; learning curves ask it.
+
+    >>> from owlrl.experiments.methods import Learned
+    >>> Learned().modes
+    ('unknown',)
+    """
+
+    modes: tuple[str, ...] = (UNKNOWN,)
+    model: Any = None
+
+    def train(self, task: str, env: Any, steps: int, watch: Watch | None = None) -> None:
+        """Train in ``env`` for ``steps`` steps; ``watch`` is passed on to `train_model`."""
+        raise NotImplementedError
+
+    def policy(self, task: str | None, seed: int) -> EpisodePolicy | None:
+        """How it acts, ``task`` being None where it is unknown; None if it cannot act in that task yet."""
+        return greedy_policy(self.model)
+
+    def score(self, env: Any, task: str, *, mode: str, episodes: int, seed: int) -> Score | None:
+        """Run episodes of ``task`` in ``env``; None if it cannot act there yet."""
+        policy = self.policy(task if mode == GIVEN else None, seed)
+        if policy is None:
+            return None
+        return Score(run_episodes(policy, as_env(env), episodes=episodes, seed=seed).returns)
 
 
-def _ewc_on_loss(strength: Strength, seed: int) -> Regularizer:
-    return EWCRegularizer(strength, importance="loss")
+class Method:
+    """One way to learn task after task. Subclass it, or make an object with the same three names.
+
+    Attributes:
+        name: in tables and pictures.
+        about: a few words on it, printed below the table.
+
+    >>> from owlrl.experiments import Learned, Method, train_model
+    >>> class FreshModel(Method):
+    ...     name, about = "fresh model", "all that was learned is thrown away before each task"
+    ...     def start(self, make_model, env, seed):
+    ...         return FreshLearned(make_model, seed)
+    >>> class FreshLearned(Learned):
+    ...     def __init__(self, make_model, seed):
+    ...         self.make_model, self.seed = make_model, seed
+    ...     def train(self, task, env, steps, watch=None):
+    ...         self.model = self.make_model(env, self.seed)
+    ...         train_model(self.model, env, steps, watch=watch)
+    """
+
+    name: str = ""
+    about: str = ""
+
+    def view(self, env: Any) -> Any:
+        """The environment as this method sees it, in training and in evaluation."""
+        return env
+
+    def start(self, make_model: MakeModel, env: Any, seed: int) -> Learned:
+        """Before the first task, whose training environment is ``env``."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"
 
 
-def _current(strength: Strength, seed: int) -> Regularizer:
-    return DistillationRegularizer(strength, states="current", seed=seed)
+class Wrapped(Method):
+    """A model in an `OwlWrapper`: the way to compare regularizers, evidence and selectors.
+
+    Args:
+        name: in tables and pictures.
+        wrap: ``wrap(model, seed) -> OwlWrapper``; give the wrapper `described` ``(model)``, which is the
+            model itself unless it is a script's object.
+        selector: ``selector(seed)`` for acting with the task unknown; the default if left out.
+        about: a few words on it.
+
+    >>> from owlrl import EWCRegularizer, OwlWrapper
+    >>> from owlrl.experiments import Wrapped, described
+    >>> def strong(model, seed):
+    ...     return OwlWrapper(described(model), regularizer=EWCRegularizer(5_000.0))
+    >>> Wrapped("strong EWC", strong)
+    Wrapped('strong EWC')
+    """
+
+    def __init__(
+        self,
+        name: str,
+        wrap: Callable[[Any, int], OwlWrapper] = default_owl,
+        *,
+        selector: Callable[[int], HeadSelector] = default_selector,
+        about: str = "",
+    ) -> None:
+        self.name, self.about = name, about
+        self.wrap, self.selector = wrap, selector
+
+    def start(self, make_model: MakeModel, env: Any, seed: int) -> Learned:
+        """Make the model and wrap it."""
+        model = make_model(env, seed)
+        return _OwlLearned(model, self.wrap(model, seed), self.selector)
 
 
-def _memory(strength: Strength, seed: int) -> Regularizer:
-    return DistillationRegularizer(strength, every=4, seed=seed)
+class _OwlLearned(Learned):
+    modes = (GIVEN, UNKNOWN)
+
+    def __init__(self, model: Any, owl: OwlWrapper, selector: Callable[[int], HeadSelector]) -> None:
+        self.model, self.owl, self.selector = model, owl, selector
+
+    def train(self, task: str, env: Any, steps: int, watch: Watch | None = None) -> None:
+        """Inside the task's block."""
+        sb3 = is_sb3(self.model)  # whose environment comes with the task
+        with self.owl.task(task, env=env) if sb3 else self.owl.task(task):
+            train_model(self.model, None if sb3 else env, steps, watch=watch)
+
+    def score(self, env: Any, task: str, *, mode: str, episodes: int, seed: int) -> Score | None:
+        """With the task given by `OwlWrapper.evaluate`, with the task unknown by `OwlWrapper.policy`."""
+        known = [name for name, record in self.owl.tasks.items() if record.visits]
+        if mode == GIVEN:
+            if task not in known:
+                return None
+            return Score(self.owl.evaluate(env, task=task, episodes=episodes, seed=seed).returns)
+        policy = _Recorder(self.owl.policy(self.selector(seed)))
+        returns = run_episodes(policy, as_env(env), episodes=episodes, seed=seed).returns
+        if task not in known:
+            return Score(returns)
+        return Score(returns, *policy.found(known.index(task)))
 
 
-def _two_layers(features: int, actions: int) -> nn.Module:
-    return nn.Sequential(nn.Linear(features, features), nn.ReLU(), nn.Linear(features, actions))
+class _Recorder:
+    """Notes the most probable task at each step of each episode."""
+
+    def __init__(self, policy: Any) -> None:
+        self._policy = policy
+        self._running: list[list[int]] = []
+        self._ended: list[list[int]] = []
+
+    def reset(
+        self, *, num_envs: int | None = None, keep_evidence: bool = False, mask: np.ndarray | None = None
+    ) -> None:
+        for k in range(len(self._running)) if mask is None else np.flatnonzero(mask):
+            self._ended.append(self._running[k])
+            self._running[k] = []
+        if mask is None:
+            self._running = [[] for _ in range(num_envs or 1)]
+        self._policy.reset(num_envs=num_envs, keep_evidence=keep_evidence, mask=mask)
+
+    def act(self, observation: Any) -> Any:
+        action = self._policy.act(observation)
+        best = np.atleast_2d(self._policy.trace[-1].probabilities).argmax(axis=1)
+        for steps, arm in zip(self._running, best.tolist(), strict=True):
+            steps.append(arm)
+        return action
+
+    def observe(self, *transition: Any, mask: np.ndarray | None = None) -> None:
+        if mask is not None:
+            for k in np.flatnonzero(~mask):
+                self._running[k].pop()  # it was a reset and no step
+        self._policy.observe(*transition, mask=mask)
+
+    def found(self, arm: int) -> tuple[float, float]:
+        """Share of episodes that end with ``arm`` as the most probable, and mean steps until it stays so."""
+        single = len(self._running) == 1  # its last episode was not followed by a reset
+        episodes = [steps for steps in [*self._ended, *(self._running if single else [])] if steps]
+        lengths = [len(steps) for steps in episodes]
+        arms = np.zeros((max(lengths), len(episodes)), dtype=np.int64)
+        for k, steps in enumerate(episodes):
+            arms[: len(steps), k] = steps
+        truth = np.full(len(episodes), arm)
+        return (
+            identification_accuracy(arms, lengths, truth),
+            float(steps_to_identify(arms, lengths, truth).mean()),
+        )
 
 
-WARM = 50_000  # transitions, as in the paper
-LAMBDA = 30.0  # of EWC with the fast learner, the best of eight; the paper has 500, with rewards of 100
-EWC = {"actor": 100.0, "critic": 100.0}  # for continuous actions, as in the paper
+class _OneModel(Method):
+    """One model that goes from task to task, as it is or with another replay or view."""
 
-METHODS: dict[str, Method] = {
+    def __init__(self, name: str, about: str, learned: type[_OneLearned], history: int = 0) -> None:
+        self.name, self.about, self.learned, self.history = name, about, learned, history
+
+    def view(self, env: Any) -> Any:
+        return History(env, self.history) if self.history else env
+
+    def start(self, make_model: MakeModel, env: Any, seed: int) -> Learned:
+        return self.learned(make_model(env, seed))
+
+
+class _OneLearned(Learned):
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        if not is_sb3(model) and not isinstance(model, DQN | SAC) and not hasattr(model, "predict"):
+            model.learner.bind()  # a script's networks that have no head yet cannot be asked otherwise
+
+    def train(self, task: str, env: Any, steps: int, watch: Watch | None = None) -> None:
+        train_model(self.model, env, steps, watch=watch, restart=True)
+
+
+class _EmptiedLearned(_OneLearned):
+    _visits = 0
+
+    def train(self, task: str, env: Any, steps: int, watch: Watch | None = None) -> None:
+        self._visits += 1
+        if is_sb3(self.model):
+            self.model.replay_buffer.reset()
+        else:  # under a name that nothing was kept of
+            described(self.model).replay.begin_task(f"visit {self._visits}")
+        super().train(task, env, steps, watch)
+
+
+class _RehearsingLearned(_OneLearned):
+    """Half of every batch, or every second batch, is of earlier visits, each with the same share."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__(model)
+        self._kept: list[Any] = []  # a buffer per visit
+        if is_sb3(model):
+            if "Her" in type(model.replay_buffer).__name__:
+                raise OwlTypeError(
+                    f"one head with rehearsal: {type(model.replay_buffer).__name__} cannot be kept"
+                )
+        elif isinstance(model, DQN | SAC):
+            model.replay = _rehearsal_like(model.replay)
+        else:
+            raise OwlTypeError(
+                f"one head with rehearsal: the model is a {type(model).__name__}; expected one of "
+                "Stable-Baselines3 or owlrl.learners; for a script write a Method that keeps its rows"
+            )
+
+    def train(self, task: str, env: Any, steps: int, watch: Watch | None = None) -> None:
+        if not is_sb3(self.model):
+            self.model.replay.begin_task(task)
+            super().train(task, env, steps, watch)
+            self.model.replay.end_task()
+            return
+        buffer = self.model.replay_buffer
+        if self._kept:
+            buffer.reset()
+            _mix(buffer, self._kept)
+        super().train(task, env, steps, watch)
+        vars(buffer).pop("sample", None)
+        self._kept.append(_filled(buffer))
+
+
+def _rehearsal_like(replay: Any) -> RehearsalReplay:
+    names = ("observation_shape", "observation_dtype", "action_shape", "action_dtype", "num_envs")
+    options = {
+        name: getattr(replay, name) for name in (*names, "sampler", "n_step", "gamma", "seed", "device")
+    }
+    return RehearsalReplay(replay.capacity, **options)
+
+
+def _filled(buffer: Any) -> Any:
+    """A copy of a Stable-Baselines3 buffer without the rows that nothing was written to."""
+    if buffer.full:
+        return copy.deepcopy(buffer)
+    kept, rows = copy.copy(buffer), buffer.pos + 1
+
+    def cut(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: cut(part) for key, part in value.items()}
+        whole = isinstance(value, np.ndarray) and value.ndim and len(value) == buffer.buffer_size
+        return value[:rows].copy() if whole else value
+
+    vars(kept).update({name: cut(value) for name, value in vars(buffer).items()})
+    return kept
+
+
+def _mix(buffer: Any, earlier: Sequence[Any]) -> None:
+    """Let half of every batch that ``buffer`` gives come from the buffers of earlier visits."""
+    plain = type(buffer).sample
+
+    def sample(batch_size: int, env: Any = None) -> Any:
+        share = np.arange(batch_size // 2) % len(earlier)
+        counts = [int((share == k).sum()) for k in range(len(earlier))]
+        parts = [plain(buffer, batch_size - batch_size // 2, env=env)]
+        parts += [
+            plain(kept, number, env=env) for kept, number in zip(earlier, counts, strict=True) if number
+        ]
+        return type(parts[0])(*(_joined(column) for column in zip(*parts, strict=True)))
+
+    buffer.sample = sample
+
+
+def _joined(parts: Sequence[Any]) -> Any:
+    if isinstance(parts[0], dict):
+        return {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
+    return None if parts[0] is None else torch.cat(list(parts))
+
+
+class _Alone(Method):
+    name, about = "alone", "a model per task, from scratch: what the learner can do"
+
+    def start(self, make_model: MakeModel, env: Any, seed: int) -> Learned:
+        return _AloneLearned(make_model, seed)
+
+
+class _AloneLearned(Learned):
+    modes = (GIVEN,)
+
+    def __init__(self, make_model: MakeModel, seed: int) -> None:
+        self._make, self._seed = make_model, seed
+        self._models: dict[str, Any] = {}
+        self._scores: dict[str, Score | None] = {}  # a model changes in its own training only
+
+    def train(self, task: str, env: Any, steps: int, watch: Watch | None = None) -> None:
+        if task not in self._models:
+            self._models[task] = _OneLearned(self._make(env, self._seed)).model
+        self.model = self._models[task]
+        self._scores.pop(task, None)
+        train_model(self.model, env, steps, watch=watch)
+
+    def policy(self, task: str | None, seed: int) -> EpisodePolicy | None:
+        return greedy_policy(self._models[task]) if task in self._models else None
+
+    def score(self, env: Any, task: str, *, mode: str, episodes: int, seed: int) -> Score | None:
+        if task not in self._scores:
+            self._scores[task] = super().score(env, task, mode=mode, episodes=episodes, seed=seed)
+        return self._scores[task]
+
+
+class _Random(Method):
+    """The reference: random actions, and the model before any training."""
+
+    name, about = "random actions", "what a task gives to one who knows nothing"
+
+    def start(self, make_model: MakeModel, env: Any, seed: int) -> Learned:
+        return _RandomLearned(make_model, seed)
+
+
+class _RandomLearned(Learned):
+    modes = (UNKNOWN, UNTRAINED)
+
+    def __init__(self, make_model: MakeModel, seed: int) -> None:
+        self._make, self._seed = make_model, seed
+        self._scores: dict[tuple[str, str], Score] = {}
+
+    def train(self, task: str, env: Any, steps: int, watch: Watch | None = None) -> None:
+        """There is nothing to train."""
+
+    def score(self, env: Any, task: str, *, mode: str, episodes: int, seed: int) -> Score | None:
+        if (task, mode) not in self._scores:
+            policy = random_policy(env, seed)
+            if mode == UNTRAINED:
+                policy = greedy_policy(_OneLearned(self._make(env, self._seed)).model)
+            found = run_episodes(policy, as_env(env), episodes=episodes, seed=seed)
+            self._scores[task, mode] = Score(found.returns)
+        return self._scores[task, mode]
+
+
+def _with_ewc(model: Any, seed: int) -> OwlWrapper:
+    return OwlWrapper(
+        described(model), regularizer=EWCRegularizer(STRENGTH), evidence=ModelEvidence(seed=seed)
+    )
+
+
+def _paper(model: Any, seed: int) -> OwlWrapper:
+    evidence = TDErrorEvidence(calibrated=False, power=2)
+    return OwlWrapper(described(model), regularizer=EWCRegularizer(STRENGTH), evidence=evidence)
+
+
+def _paper_selector(seed: int) -> HeadSelector:
+    return ExpWeightsSelector(variant="paper", seed=seed)
+
+
+RANDOM = _Random()
+UNTUNED = f"EWC's strength is {STRENGTH:g}, untuned"
+BUILT_IN: dict[str, Method] = {
     method.name: method
     for method in (
-        Method(
-            "experience-replay",
-            "one head, one replay for all tasks",
-            heads=False,
-            replay="shared",
-            control={},
+        _OneModel("bare", "the model as it is, from task to task", _OneLearned),
+        _OneModel("bare, empty replay", "the same with its replay emptied before each task", _EmptiedLearned),
+        _Alone(),
+        _OneModel(
+            "one head with rehearsal", "half of what is learned from is of earlier tasks", _RehearsingLearned
         ),
-        Method(
-            "one-head-rehearsal",
-            "one head, a kept replay per task: the task in training has its share of every reward drawn",
-            heads=False,
-            replay="rehearsal",
+        _OneModel(
+            "one head with history",
+            "rehearsal, and the last 8 observations, actions and rewards as input",
+            _RehearsingLearned,
+            history=8,
         ),
-        Method("owl", "the paper's: a head per task, EWC", regularizer=_ewc, strength=LAMBDA, control=EWC),
-        Method("owl-loss", "EWC's importance from the loss", regularizer=_ewc_on_loss, strength=500.0),
-        Method(
-            "owl-warm-start",
-            "replay refilled on revisits",
-            regularizer=_ewc,
-            strength=LAMBDA,
-            control=EWC,
-            warm_start=WARM,
-        ),
-        Method("owl-no-ewc", "heads without a guard", control={}),
-        Method(
-            "owl-distill-current",
-            "distillation on the current task's states",
-            regularizer=_current,
-            strength=100.0,
-        ),
-        Method("full-rehearsal", "a head and a kept replay per task", replay="rehearsal"),
-        Method("owl-mlp-head", "heads of two layers", regularizer=_ewc, strength=LAMBDA, head=_two_layers),
-        *(
-            Method(
-                f"owl-epsilon-restart-{rate}x",
-                "exploration starts anew on revisits",
-                regularizer=_ewc,
-                strength=LAMBDA,
-                epsilon_restart=float(rate),
-            )
-            for rate in (1, 2)
-        ),
-        *(
-            Method(
-                f"owl-dropout-{share:g}",
-                "MC dropout, likelihood as evidence",
-                regularizer=_ewc,
-                strength=LAMBDA,
-                dropout=share,
-            )
-            for share in (0.05, 0.1, 0.2)
-        ),
-        Method(
-            "owl-memory",
-            "ours: old heads distilled on a memory of their own states",
-            regularizer=_memory,
-            strength=1.0,
-            control={"actor": 1.0, "critic": 1.0},
-            warm_start=WARM,
+        Wrapped("owl", about="OwlWrapper(model) with its defaults"),
+        Wrapped("owl with EWC", _with_ewc, about=UNTUNED),
+        Wrapped(
+            "paper", _paper, selector=_paper_selector, about=f"the paper's bandit on TD errors; {UNTUNED}"
         ),
     )
 }
 
 
-def method_of(name: str) -> Method:
-    """The method of that name.
+def find_method(method: Any) -> Method:
+    """A method by its name, a dotted name ``"package.module:attribute"``, or the object itself.
 
-    >>> from owlrl.experiments.methods import method_of
-    >>> method_of("full-rehearsal").replay
-    'rehearsal'
+    A class is called without arguments.
+
+    >>> from owlrl.experiments.methods import find_method
+    >>> find_method("owl"), find_method("owlrl.experiments.methods:RANDOM")
+    (Wrapped('owl'), _Random('random actions'))
     """
-    if name not in METHODS:
-        raise OwlValueError(f"method is {name!r}; expected one of {', '.join(METHODS)}")
-    return METHODS[name]
+    found = method
+    if isinstance(method, str) and method in BUILT_IN:
+        return BUILT_IN[method]
+    if isinstance(method, str):
+        module, colon, name = method.partition(":")
+        if not colon:
+            raise OwlValueError(
+                f"compare: method is {method!r}; expected one of {', '.join(map(repr, BUILT_IN))}, or "
+                "'package.module:name' of your own"
+            )
+        try:
+            found = getattr(import_module(module), name)
+        except (ImportError, AttributeError) as error:
+            raise OwlValueError(
+                f"compare: method is {method!r}, which cannot be imported ({error})"
+            ) from error
+    found = found() if isinstance(found, type) else found
+    missing = [name for name in ("name", "view", "start") if not hasattr(found, name)]
+    if missing or not found.name:
+        raise OwlTypeError(
+            f"compare: method is {method!r}, which has no {' and no '.join(missing) or 'name'}; expected an "
+            "object of a subclass of owlrl.experiments.Method"
+        )
+    checked: Method = found
+    return checked

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["draw_probabilities", "head_probabilities", "learning_curves"]
+__all__ = ["draw_probabilities", "draw_study", "head_probabilities", "learning_curves"]
 
 FloatArray = npt.NDArray[np.float64]
 MARKERS = "osDv^"  # of the policies that are looked at after each task only
@@ -155,6 +155,59 @@ def draw_acting(axes: Axes, arms: npt.NDArray[np.int64]) -> None:
     axes.set(ylim=(-0.5, 0.5), xlim=(0, len(arms)), yticks=[])
     axes.tick_params(axis="x", length=0)
     axes.spines[:].set_visible(False)
+
+
+def draw_study(study: Any, *, reference: str) -> Figure:
+    """The picture of a `Study`: a panel per task, a line per method, what is learned alone and ``reference``.
+
+    >>> from owlrl.experiments import Study, Trial
+    >>> from owlrl.experiments.plots import draw_study
+    >>> rows = [{"kind": "training", "visit": 0, "task": "left"},
+    ...         {"kind": "score", "visit": 0, "task": "left", "mode": "unknown", "mean_return": 0.5}]
+    >>> study = Study([Trial("bare", 0, {"tasks": ["left"]}, rows=rows)])
+    >>> [line.get_label() for line in draw_study(study, reference="random actions").axes[0].get_lines()]
+    ['bare']
+    """
+    wide = 1.0 + 0.55 * max(4, len(study.visits))
+    figure = new_figure(1.6 + wide * len(study.tasks), 3.4, what="Study.figure")
+    panels = figure.subplots(1, len(study.tasks), squeeze=False)[0]
+    places = np.arange(len(study.visits))
+    for column, (axes, task) in enumerate(zip(panels, study.tasks, strict=True)):
+        for name, style in (("alone", (0, (5, 2))), (reference, (0, (1, 2)))):
+            if any(trial.method == name for trial in study.trials):
+                level = float(study.scores(name)[:, column].mean())
+                axes.axhline(level, color=QUIET, lw=1.2, ls=style, label=name)
+        for number, method in enumerate(method for method in study.methods if method != "alone"):
+            _study_line(axes, study, method, column, number)
+        for place in np.flatnonzero([name == task for name in study.visits]):
+            axes.axvspan(place - 0.5, place, color=QUIET, alpha=0.15, lw=0)  # it is in training
+        axes.set_title(label(task), fontsize=10, color=INK)
+        names = [label(name, most=10) for name in study.visits]
+        axes.set_xticks(places, names, rotation=30, ha="right")
+        axes.set_xlim(-0.5, len(places) - 0.7)
+        plain(axes)
+    panels[0].set_ylabel("return", fontsize=9)
+    figure.supxlabel("after training in", fontsize=9)
+    handles: dict[str, Any] = {}
+    for axes in panels:
+        for handle, text in zip(*axes.get_legend_handles_labels(), strict=True):
+            handles.setdefault(text, handle)
+    figure.legend(handles.values(), handles.keys(), loc="outside right upper", fontsize=8, frameon=False)
+    return figure
+
+
+def _study_line(axes: Axes, study: Any, method: str, column: int, number: int) -> None:
+    every = study.after_each(method)[:, :, column]  # (seeds, visits)
+    places, mean, ink = np.arange(every.shape[1]), every.mean(axis=0), colour(number)
+    axes.plot(places, mean, marker="o", ms=3.5, lw=1.6, ls=dashes(number), color=ink, label=label(method))
+    if len(every) > 1:
+        there = ~np.isnan(mean)
+        low, high = every[:, there].min(axis=0), every[:, there].max(axis=0)
+        axes.fill_between(places[there], low, high, alpha=0.15, lw=0, color=ink)
+    if "unknown" in study.modes(method)[1:]:
+        unknown = [float(study.scores(method, mode="unknown")[:, column].mean())]
+        look: dict[str, Any] = {"marker": "x", "ms": 6, "mew": 1.6, "ls": "none", "color": ink}
+        axes.plot(places[-1:] + 0.12, unknown, label=f"{label(method)}, task unknown", **look)
 
 
 def _steps(axes: Axes, values: FloatArray, head: int, **more: Any) -> None:

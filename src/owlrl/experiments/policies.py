@@ -8,7 +8,7 @@ from typing import NamedTuple
 from owlrl import ExpWeightsSelector, MaxQSelector, UniformSelector
 from owlrl.errors import OwlValueError
 from owlrl.experiments.evidence import CONTROL, EVIDENCE
-from owlrl.experiments.methods import Method
+from owlrl.experiments.recipes import Recipe
 from owlrl.protocols import HeadSelector
 from owlrl.selection import RestlessSelector
 
@@ -84,7 +84,7 @@ def parse_policy(name: str, *, control: bool = False) -> PolicyName:
     return PolicyName(selector, evidence, least_tried)
 
 
-def default_policies(method: Method, *, control: bool = False) -> tuple[str, ...]:
+def default_policies(method: Recipe, *, control: bool = False) -> tuple[str, ...]:
     """What a method is evaluated with: all of the paper's comparisons and ours; ``control``: of SAC.
 
     >>> from owlrl.experiments import METHODS

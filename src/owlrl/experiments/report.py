@@ -27,6 +27,8 @@ from owlrl.experiments.plots import head_probabilities, learning_curves
 from owlrl.experiments.policies import LEAST_TRIED, ORACLE
 from owlrl.experiments.results import Result, read_result
 from owlrl.experiments.session import Session
+from owlrl.experiments.study import FORMAT as COMPARED
+from owlrl.experiments.study import Trial, studies_of
 from owlrl.experiments.summary import Group
 from owlrl.experiments.tables import markdown_tables, sections
 from owlrl.experiments.value_maps import q_heatmap, value_map
@@ -67,31 +69,38 @@ def write_report(
     for module in ("matplotlib.figure", "PIL.Image"):  # before anything takes time
         optional(module, extra="plots", what="a report")
     source = Path(directory)
-    results, unreadable = _read(source)
+    results, compared, unreadable = _read(source)
     target = source / "report.html" if output is None else Path(output)
     if target.is_dir():
         raise OwlValueError(f"write_report: output is {target}, a directory; expected a file's name")
     target.parent.mkdir(parents=True, exist_ok=True)
     body = list(_page(source, results, unreadable, episodes))
+    for study in studies_of(compared):
+        body += ["<h2>A comparison</h2>", *study.html()]
     write_atomically(target, _html.page(f"owlrl: {source.name or source}", body).encode("utf-8"))
     return target
 
 
-def _read(directory: Path) -> tuple[list[Result], list[str]]:
-    """All results, and why other files are none."""
+def _read(directory: Path) -> tuple[list[Result], list[Trial], list[str]]:
+    """All results, all trials of comparisons, and why other files are neither."""
     if not directory.is_dir():
         raise OwlValueError(f"write_report: directory is {directory}; there is no such directory")
-    results, unreadable = [], []
+    results, compared, unreadable = [], [], []
     for path in sorted(directory.glob("*.jsonl")):
         try:
-            results.append(read_result(path))
+            with path.open(encoding="utf-8", errors="replace") as file:
+                begins = file.readline(200)
+            if COMPARED in begins:
+                compared.append(Trial.read(path))
+            else:
+                results.append(read_result(path))
         except OwlError as error:
             unreadable.append(str(error))
-    if not results and not (directory / DEMO).is_file():
+    if not (results or compared) and not (directory / DEMO).is_file():
         again = f"owlrl train --output {shlex.quote(str(directory))}"
         others = "".join(f"; {problem}" for problem in unreadable)
         raise OwlValueError(f"write_report: {directory} has no results; make some, e.g. {again}{others}")
-    return results, unreadable
+    return results, compared, unreadable
 
 
 def _page(directory: Path, results: list[Result], unreadable: list[str], episodes: int) -> Iterator[str]:

@@ -96,11 +96,48 @@ def write_result(directory: str | os.PathLike[str], result: Result) -> Path:
     [{'kind': 'score'}]
     """
     path = result_path(directory, result.run)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    head = {"format": FORMAT, "run": result.run.to_json(), "info": result.info, "rows": len(result.rows)}
-    text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in (head, *result.rows))
-    write_atomically(path, text.encode("utf-8"))
+    write_lines(path, {"format": FORMAT, "run": result.run.to_json(), "info": result.info}, result.rows)
     return path
+
+
+def write_lines(path: Path, head: Row, rows: Sequence[Row]) -> None:
+    """Write a file of JSON lines as a whole: the head, which then says how many rows follow, and the rows.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from owlrl.experiments.results import read_lines, write_lines
+    >>> path = Path(tempfile.mkdtemp()) / "file.jsonl"
+    >>> write_lines(path, {"format": "mine"}, [{"kind": "score"}])
+    >>> read_lines(path, "mine")[1]
+    [{'kind': 'score'}]
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = ({**head, "rows": len(rows)}, *rows)
+    text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines)
+    write_atomically(path, text.encode("utf-8"))
+
+
+def read_lines(path: str | os.PathLike[str], form: str) -> tuple[Row, list[Row]]:
+    """Head and rows of a file that `write_lines` wrote with that format.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from owlrl.experiments.results import read_lines
+    >>> path = Path(tempfile.mkdtemp()) / "file.jsonl"
+    >>> _ = path.write_text('{"format": "other"}')
+    >>> read_lines(path, "mine")
+    Traceback (most recent call last):
+    ...
+    ValueError: its format is 'other'
+    """
+    head, *rows = [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines()]
+    if head["format"] != form:
+        raise ValueError(f"its format is {head['format']!r}")
+    if head.get("rows", len(rows)) != len(rows):
+        raise ValueError(f"it has {len(rows)} of {head['rows']} rows")
+    if not all(isinstance(row, dict) for row in rows):
+        raise ValueError("it has rows that are no objects")
+    return head, rows
 
 
 def read_result(path: str | os.PathLike[str]) -> Result:
@@ -113,13 +150,7 @@ def read_result(path: str | os.PathLike[str]) -> Result:
     owlrl.errors.OwlValueError: read_result: nowhere.jsonl is no result (No such file or directory)
     """
     try:
-        head, *rows = [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines()]
-        if head["format"] != FORMAT:
-            raise ValueError(f"its format is {head['format']!r}")
-        if head.get("rows", len(rows)) != len(rows):
-            raise ValueError(f"it has {len(rows)} of {head['rows']} rows")
-        if not all(isinstance(row, dict) for row in rows):
-            raise ValueError("it has rows that are no objects")
+        head, rows = read_lines(path, FORMAT)
         return Result(Run.from_json(head["run"]), rows, head["info"])
     except OSError as error:
         raise OwlValueError(f"read_result: {path} is no result ({error.strerror})") from error

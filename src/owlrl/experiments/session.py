@@ -29,8 +29,8 @@ from owlrl.errors import OwlStateError, OwlValueError
 from owlrl.experiments.config import Run
 from owlrl.experiments.episodes import Lanes, greedy_success
 from owlrl.experiments.evidence import EvidenceSet, make_evidence
-from owlrl.experiments.methods import Method
 from owlrl.experiments.policies import ORACLE, SELECTORS, parse_policy
+from owlrl.experiments.recipes import Recipe
 from owlrl.experiments.tasks import resolve_unseen, table_of, tables_of
 from owlrl.learners import DQN, DQNConfig
 from owlrl.protocols import OffPolicyLearner
@@ -228,12 +228,12 @@ def acting_policy(session: Trained, name: str, truth: Sequence[str]) -> Adaptive
     arms = dict(session.heads) if heads else {"every task": 0}
     if selector != ORACLE:
         chosen = SELECTORS[selector](session.run.seed)
-        return AdaptivePolicy(session.learner, chosen, session.evidence.part(evidence), arms)
+        return AdaptivePolicy(session.learner, chosen, session.evidence.part(evidence), arms, trace=True)
     if unknown := sorted(set(truth) - set(arms)) if heads else []:
         raise OwlValueError(f"Session.policy: there is no head for {', '.join(unknown)} to be told")
     places = {task: place for place, task in enumerate(arms)}
     told = OracleSelector(np.array([places.get(task, 0) for task in truth], dtype=np.int64))
-    return AdaptivePolicy(session.learner, told, None, arms)
+    return AdaptivePolicy(session.learner, told, None, arms, trace=True)
 
 
 def _make_agent(run: Run, tables: Sequence[Table]) -> DQN:
@@ -265,7 +265,7 @@ def _make_agent(run: Run, tables: Sequence[Table]) -> DQN:
 
 
 def _make_replay(
-    method: Method, config: DQNConfig, env: TabulatedVectorEnv, seed: int, num_tasks: int
+    method: Recipe, config: DQNConfig, env: TabulatedVectorEnv, seed: int, num_tasks: int
 ) -> Replay:
     common: dict[str, Any] = {
         "observation_space": env.single_observation_space,

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from owlrl._arguments import Arguments
 from owlrl.errors import OwlValueError
 from owlrl.experiments.config import Run
 from owlrl.experiments.fanout import Attempt, Backend, run_all
-from owlrl.experiments.methods import METHODS
+from owlrl.experiments.recipes import METHODS
 from owlrl.experiments.results import Result, load_results, read_result, result_path
 from owlrl.experiments.tables import markdown_tables
 
-__all__ = ["STUDIES", "Study", "reproduce", "study_runs", "study_table"]
+__all__ = ["STUDIES", "StudyPlan", "reproduce", "study_runs", "study_table"]
 
 HEADLINE = ("experience-replay", "owl", "owl-memory")
 FRAMES = 120_000
@@ -25,7 +26,7 @@ WIDE_FRAMES = 160_000  # of a crossing with 7 actions, of which 4 do nothing the
 
 
 @dataclass(frozen=True)
-class Study:
+class StudyPlan:
     """A comparison with a name.
 
     Attributes:
@@ -134,24 +135,34 @@ def _pendulum(seed: int) -> list[Run]:
     return together + [run for angle in ("90", "-90") for run in runs(("owl-no-ewc",), angle, **whole)]
 
 
-STUDIES: dict[str, Study] = {
-    "crossroads": Study("tasks that contradict each other, with and without breadcrumbs", _crossroads),
-    "sc3": Study("three crossings, one pass", lambda seed: _compare(HEADLINE, "SC3", seed)),
-    "sc5": Study("five crossings, one pass, and 100 unseen levels", _sc5),
-    "unseen": Study("100 unseen levels after five crossings, with the convolution", _unseen),
-    "sc12": Study("all twelve screened crossings, one pass", lambda seed: _compare(HEADLINE, "SC12", seed)),
-    "sc3+dk2": Study("three crossings and two doors, one pass", _doors),
-    "headline": Study("sc3 and sc5", lambda seed: STUDIES["sc3"].make(seed) + STUDIES["sc5"].make(seed)),
-    "ablations": Study("the paper's ablations on five crossings, one pass", _ablations),
-    "revisits": Study("what matters when tasks come back: two crossings, two rounds", _revisits),
-    "strengths": Study("how strong each guard should be, on three crossings", _strengths),
-    "pendulum": Study("two opposed Pendulums, three rounds as in the paper; and each by itself", _pendulum),
-    "alone": Study("each crossing by itself, the reference of forward transfer", _alone),
+STUDIES: dict[str, StudyPlan] = {
+    "crossroads": StudyPlan("tasks that contradict each other, with and without breadcrumbs", _crossroads),
+    "sc3": StudyPlan("three crossings, one pass", lambda seed: _compare(HEADLINE, "SC3", seed)),
+    "sc5": StudyPlan("five crossings, one pass, and 100 unseen levels", _sc5),
+    "unseen": StudyPlan("100 unseen levels after five crossings, with the convolution", _unseen),
+    "sc12": StudyPlan(
+        "all twelve screened crossings, one pass", lambda seed: _compare(HEADLINE, "SC12", seed)
+    ),
+    "sc3+dk2": StudyPlan("three crossings and two doors, one pass", _doors),
+    "headline": StudyPlan("sc3 and sc5", lambda seed: STUDIES["sc3"].make(seed) + STUDIES["sc5"].make(seed)),
+    "ablations": StudyPlan("the paper's ablations on five crossings, one pass", _ablations),
+    "revisits": StudyPlan("what matters when tasks come back: two crossings, two rounds", _revisits),
+    "strengths": StudyPlan("how strong each guard should be, on three crossings", _strengths),
+    "pendulum": StudyPlan(
+        "two opposed Pendulums, three rounds as in the paper; and each by itself", _pendulum
+    ),
+    "alone": StudyPlan("each crossing by itself, the reference of forward transfer", _alone),
 }
 
 
-def study_runs(name: str, *, seeds: int) -> list[Run]:
+def study_runs(name: str, *, seeds: int, methods: Sequence[str] = (), frames: int | None = None) -> list[Run]:
     """The runs of a study for seeds 0 to ``seeds`` − 1, seed after seed.
+
+    Args:
+        name: a key of ``STUDIES``.
+        seeds: how many.
+        methods: only these; empty for all that the study has.
+        frames: per task, instead of the study's own.
 
     >>> from owlrl.experiments import study_runs
     >>> len(study_runs("headline", seeds=2))
@@ -159,9 +170,17 @@ def study_runs(name: str, *, seeds: int) -> list[Run]:
     """
     if name not in STUDIES:
         raise OwlValueError(f"reproduce: name is {name!r}; expected one of {', '.join(STUDIES)}")
-    if isinstance(seeds, bool) or not isinstance(seeds, int) or seeds < 1:
-        raise OwlValueError(f"reproduce: seeds is {seeds!r}; expected an int >= 1")
-    return [run for seed in range(seeds) for run in STUDIES[name].make(seed)]
+    arguments = Arguments("reproduce")
+    arguments.integer("seeds", seeds)
+    arguments.integer("frames", frames, none=True)
+    arguments.check()
+    runs = [run for seed in range(seeds) for run in STUDIES[name].make(seed)]
+    there = list(dict.fromkeys(run.method for run in runs))
+    if odd := [method for method in methods if method not in there]:
+        raise OwlValueError(f"reproduce: methods has {', '.join(odd)}; {name} has {', '.join(there)}")
+    if frames is not None:
+        runs = [replace(run, frames=frames, frames_by_task={}) for run in runs]
+    return [run for run in runs if not methods or run.method in methods]
 
 
 def study_table(runs: Sequence[Run], results: Iterable[Result]) -> str:
@@ -181,6 +200,8 @@ def reproduce(
     directory: str | os.PathLike[str],
     *,
     seeds: int = 3,
+    methods: Sequence[str] = (),
+    frames: int | None = None,
     jobs: int = 1,
     backend: Backend = "loky",
     scheduler: str | None = None,
@@ -194,7 +215,7 @@ def reproduce(
     ...
     owlrl.errors.OwlValueError: reproduce: seeds is 0; expected an int >= 1
     """
-    runs = study_runs(name, seeds=seeds)
+    runs = study_runs(name, seeds=seeds, methods=methods, frames=frames)
     own = {result_path(directory, run) for run in runs}
     for path in set(Path(directory).glob("*.jsonl")) - own:  # what is damaged of its own is done again
         read_result(path)  # what is no result is refused now, not after hours

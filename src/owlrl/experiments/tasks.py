@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
 import gymnasium
+from gymnasium.envs.registration import load_env_creator
 from minigrid.minigrid_env import MiniGridEnv
+from minigrid.wrappers import ImgObsWrapper
 
 from owlrl.envs import (
     TASK_SETS,
@@ -27,6 +30,7 @@ from owlrl.envs.task_sets import PENDULUM
 from owlrl.errors import OwlError, OwlValueError
 
 __all__ = [
+    "SeededLevel",
     "canonical_name",
     "is_control",
     "parse_unseen",
@@ -36,7 +40,8 @@ __all__ = [
     "tables_of",
 ]
 
-TAKEN = ("level", "arms", "task", "angle")  # what tells the tasks of a set apart
+SEEDED = "owlrl/SeededLevel-v0"
+TAKEN = ("level", "arms", "task", "angle", "inner")  # what tells the tasks of a set apart
 
 
 def resolve_tasks(text: str, arguments: Mapping[str, Any] | None = None) -> dict[str, TaskSpec]:
@@ -44,7 +49,8 @@ def resolve_tasks(text: str, arguments: Mapping[str, Any] | None = None) -> dict
 
     Args:
         text: a key of ``owlrl.envs.TASK_SETS``, in any case, or ``"environment id:level,level,…"``; for
-            ``owlrl/Pendulum-v0`` angles instead of levels.
+            ``owlrl/Pendulum-v0`` angles instead of levels. Where a MiniGrid environment has no argument
+            ``level``, a level is the seed of its resets.
         arguments: for every environment, e.g. ``{"breadcrumbs": True}``.
 
     >>> from owlrl.experiments import resolve_tasks
@@ -52,6 +58,8 @@ def resolve_tasks(text: str, arguments: Mapping[str, Any] | None = None) -> dict
     ['simplecrossing-3', 'simplecrossing-7']
     >>> list(resolve_tasks("owlrl/DoorKey-v0:4,6"))
     ['doorkey-4', 'doorkey-6']
+    >>> list(resolve_tasks("MiniGrid-LavaCrossingS9N1-v0:1,2"))
+    ['minigrid-lavacrossings9n1-1', 'minigrid-lavacrossings9n1-2']
     >>> list(resolve_tasks("owlrl/Pendulum-v0:90,-90"))
     ['pendulum+90', 'pendulum-90']
     """
@@ -75,9 +83,61 @@ def resolve_tasks(text: str, arguments: Mapping[str, Any] | None = None) -> dict
         raise OwlValueError(f"tasks is {text!r}; expected numbers >= 0 after the colon, e.g. '3,7,14'")
     else:
         found = levels(env_id, [int(number) for number in numbers.split(",")], **chosen)
+        if not _takes_level(env_id):
+            found = {name: TaskSpec.of(SEEDED, inner=env_id, **spec.kwargs) for name, spec in found.items()}
     if len(found) != numbers.count(",") + 1:
         raise OwlValueError(f"tasks is {text!r}; expected every level once")
     return found
+
+
+def _takes_level(env_id: str) -> bool:
+    """Whether an environment has an argument ``level``; others have levels by the seeds of their resets."""
+    made = gymnasium.spec(env_id).entry_point
+    if made is None:
+        return False
+    creator = load_env_creator(made) if isinstance(made, str) else made
+    return "level" in inspect.signature(creator).parameters
+
+
+class SeededLevel(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """A MiniGrid environment that begins every episode as after ``reset(seed=level)``, with the image alone.
+
+    Registered as ``owlrl/SeededLevel-v0``.
+
+    Args:
+        inner: id of a registered MiniGrid environment.
+        level: the seed.
+        arguments: of the environment.
+
+    >>> import gymnasium
+    >>> import owlrl.experiments
+    >>> env = gymnasium.make("owlrl/SeededLevel-v0", inner="MiniGrid-LavaCrossingS9N1-v0", level=3)
+    >>> first, _ = env.reset(seed=0)
+    >>> other, _ = env.reset(seed=1)  # the seed changes nothing
+    >>> first.shape, bool((first == other).all())
+    ((7, 7, 3), True)
+    """
+
+    def __init__(self, inner: str, level: int, **arguments: Any) -> None:
+        env = gymnasium.make(inner, disable_env_checker=True, **arguments)
+        space = env.observation_space
+        if not (isinstance(env.unwrapped, MiniGridEnv) and isinstance(space, gymnasium.spaces.Dict)):
+            raise OwlValueError(
+                f"{inner} has no levels; expected an environment with an argument level or one of MiniGrid's "
+                "own; owlrl compare takes tasks of any environment"
+            )
+        super().__init__(ImgObsWrapper(env))  # type: ignore[no-untyped-call]
+        self.level = level
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode of the level; the seed is taken and changes nothing."""
+        return self.env.reset(seed=self.level, options=options)
+
+
+if SEEDED not in gymnasium.registry:
+    gymnasium.register(SEEDED, entry_point="owlrl.experiments.tasks:SeededLevel")
 
 
 def is_control(text: str) -> bool:
@@ -168,8 +228,8 @@ def _making(spec: TaskSpec) -> Iterator[None]:
         raise
     except (TypeError, gymnasium.error.Error) as error:
         raise OwlValueError(
-            f"{spec!r} cannot be made: {error}; levels are those of owlrl/SimpleCrossing-v0 and "
-            "owlrl/DoorKey-v0"
+            f"{spec!r} cannot be made: {error}; levels are those of owlrl/SimpleCrossing-v0, "
+            "owlrl/DoorKey-v0 and of MiniGrid's own environments"
         ) from error
 
 
@@ -194,9 +254,10 @@ def _layout(spec: TaskSpec) -> Hashable:
     """What two levels of one environment have in common if they are the same."""
     others = tuple(item for item in spec.arguments if item[0] != "level")
     with _making(spec):
-        base = spec(disable_env_checker=True).unwrapped
+        env = spec(disable_env_checker=True)
+        base = env.unwrapped
     assert isinstance(base, MiniGridEnv)  # of what else takes a level
-    base.reset()
+    env.reset()
     grid = base.grid.encode()
     return spec.env_id, others, grid.shape, grid.tobytes(), tuple(base.agent_pos), int(base.agent_dir)
 

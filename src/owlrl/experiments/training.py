@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import random
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 
 from owlrl.experiments.config import Run
@@ -19,7 +21,7 @@ from owlrl.experiments.resume import Resume
 from owlrl.experiments.session import Session
 from owlrl.learners import DQN, SAC
 
-__all__ = ["Curve", "evaluate_session", "repeatable", "run_experiment", "train"]
+__all__ = ["Curve", "evaluate_session", "kept_generators", "repeatable", "run_experiment", "train"]
 
 Row = dict[str, Any]
 FOLLOWED = ("hedge+model", "released+td-raw")  # how these two do is looked at after each task as well
@@ -161,7 +163,7 @@ def run_experiment(
 
 @contextmanager
 def repeatable(seed: int) -> Iterator[None]:
-    """One thread and a seeded global generator inside the block; both are as before afterwards.
+    """One thread and seeded global generators inside the block; all is as before afterwards.
 
     Another number of threads gives other bits.
 
@@ -172,13 +174,35 @@ def repeatable(seed: int) -> Iterator[None]:
     1
     """
     threads = torch.get_num_threads()
-    with torch.random.fork_rng(devices=[]):
+    with kept_generators():
         torch.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed % 2**32)
         torch.set_num_threads(1)
         try:
             yield
         finally:
             torch.set_num_threads(threads)
+
+
+@contextmanager
+def kept_generators() -> Iterator[None]:
+    """Draws from the global generators of Python, numpy and torch inside the block change nothing after it.
+
+    >>> import numpy as np
+    >>> from owlrl.experiments.training import kept_generators
+    >>> with kept_generators():
+    ...     inside = np.random.random()
+    >>> np.random.random() == inside
+    True
+    """
+    own, numbers = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(devices=[]):
+        try:
+            yield
+        finally:
+            random.setstate(own)
+            np.random.set_state(numbers)
 
 
 def _train_task(session: AnySession, curve: Curve, number: int, task: str, *, progress: bool) -> Row:

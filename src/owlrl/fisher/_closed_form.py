@@ -31,10 +31,12 @@ ELEMENTS = 1 << 18  # patches or per-row gradients of one layer held at once
 class NotExactError(OwlValueError):
     """The closed form would miss or mix something in this network."""
 
-    def __init__(self, reason: str, *, method: str = "hooks") -> None:
+    def __init__(self, reason: str, *, method: str = "hooks", parameter: str | None = None) -> None:
         super().__init__(
             f'squared_gradients: method="{method}" is not exact here: {reason}; use method="auto"'
         )
+        self.reason = reason
+        self.parameter = parameter  # the one it was noticed at
 
 
 @dataclass(frozen=True)
@@ -152,7 +154,8 @@ def closed_form(problem: Problem, rows: Rows) -> Sums:
             reached.update(_add(call, grad, named, sums, len(rows)))
     for name, times in used.items():
         if times != 1 or computed[name] != 1 or reached[name] != 1:
-            raise NotExactError(f"{name!r} takes part {times} times, or not as a linear or conv2d layer")
+            reason = f"{name!r} takes part {times} times, or not as a linear or conv2d layer"
+            raise NotExactError(reason, parameter=name)
     return sums
 
 

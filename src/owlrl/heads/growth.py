@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from owlrl.errors import OwlValueError
+from owlrl.errors import OwlStateError, OwlValueError
+from owlrl.types import HeadPointer
 
-__all__ = ["HEAD_INITS", "extend_optimizer", "owning_group", "shrink_optimizer"]
+__all__ = ["HEAD_INITS", "check_last", "extend_optimizer", "owning_group", "shrink_optimizer"]
 
 HEAD_INITS = ("fresh", "zero", "copy")  # how a new head starts
 
@@ -80,3 +81,21 @@ def shrink_optimizer(optimizer: Optimizer, parameters: Sequence[nn.Parameter]) -
         group["params"] = [group["params"][k] for k in kept]
     for parameter in parameters:
         optimizer.state.pop(parameter, None)
+
+
+def check_last(where: str, num_heads: int, pointer: HeadPointer) -> None:
+    """Raise if the last head cannot be removed: it is the only one, or the active one.
+
+    >>> from owlrl.heads.growth import check_last
+    >>> from owlrl.types import HeadPointer
+    >>> check_last("q", 2, HeadPointer())
+    >>> check_last("q", 1, HeadPointer())
+    Traceback (most recent call last):
+    ...
+    owlrl.errors.OwlStateError: q: there is 1 head and 0 is active; activate another, or add_head() first
+    """
+    if num_heads == 1 or pointer.head == num_heads - 1:
+        there = "is 1 head" if num_heads == 1 else f"are {num_heads} heads"
+        raise OwlStateError(
+            f"{where}: there {there} and {pointer.head} is active; activate another, or add_head() first"
+        )

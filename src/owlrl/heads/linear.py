@@ -67,10 +67,10 @@ def occurring(heads: Tensor) -> tuple[list[int], Tensor]:
 class LinearStack:
     """The weights of several equal ``nn.Linear`` as (H, A, F) and (H, A) tensors.
 
-    With gradients enabled the stack is made anew, so gradients reach each layer's own
-    parameters. Without, the parameters become views of one stacked tensor, which therefore
-    cannot go stale: whatever writes to a parameter (an optimizer, ``param.data.copy_``) writes
-    to the stack. A parameter that moved (``.to(device)``, a deep copy) is found by its address.
+    With gradients enabled the stack is built from the parameters, so gradients reach each layer's own.
+    Without, the parameters become views of one stacked tensor, which therefore cannot go stale: whatever
+    writes to a parameter (an optimizer, ``param.data.copy_``) writes to the stack. A parameter that
+    moved (``.to(device)``, a deep copy) is found by its address. A single layer stays where it is.
 
     >>> import torch
     >>> from torch import nn
@@ -98,6 +98,12 @@ class LinearStack:
             layers = [layers[k] for k in present]
         return product_per_row(x, *self.weights(layers), heads)
 
+    def gather(self, layers: Sequence[nn.Linear]) -> None:
+        """Put the weights into one tensor now: whoever acts in another thread finds them there."""
+        if len({layer.out_features for layer in layers}) == 1:
+            with torch.no_grad():
+                self.weights(layers)
+
     def weights(self, layers: Sequence[nn.Linear]) -> tuple[Tensor, Tensor | None]:
         """Weight (H, A, F) and bias (H, A), or None where the layers have no bias."""
         owners = [layer._parameters for layer in layers]
@@ -110,6 +116,8 @@ class LinearStack:
         parameters = cast("Sequence[nn.Parameter]", found)
         if torch.is_grad_enabled():
             return torch.stack(list(parameters))
+        if len(parameters) == 1:
+            return parameters[0].detach()[None]
         stack = self._stacks.get(name)
         if stack is None or not _homed(stack, parameters):
             with torch.inference_mode(False), torch.no_grad():
@@ -183,6 +191,7 @@ class MultiHeadLinear(nn.Linear):
     def add_head(self, layer: nn.Linear) -> int:
         """Append ``layer`` as a further head and return its index."""
         self.extra_heads.append(layer)
+        self.stack.gather([self.linear(k) for k in range(self.num_heads)])
         return self.num_heads - 1
 
     def forward(self, input: Tensor) -> Tensor:

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
+from types import CodeType
+from typing import Any
 
 import torch
 from torch import nn
 
-__all__ = ["eval_mode", "parameters_of", "probing"]
+__all__ = ["eval_mode", "has_mode", "parameters_of", "probing"]
 
 
 @contextmanager
 def eval_mode(*modules: nn.Module) -> Iterator[None]:
     """Evaluation mode inside the block; afterwards every submodule has its own mode back.
 
-    Plain linear layers, which have no mode, are passed over.
+    A network in which no module's code looks at ``training`` (no dropout, no BatchNorm) is not touched at
+    all, so several threads may use it at a time.
 
     >>> from torch import nn
     >>> from owlrl.heads.modes import eval_mode
@@ -75,13 +80,39 @@ def parameters_of(module: nn.Module) -> list[nn.Parameter]:
 
 
 def _in_training(module: nn.Module) -> list[nn.Module]:
-    found, waiting = [], [module]
+    """The modules in training mode, or none if no module of the network looks at its mode."""
+    found, waiting, matters = [], [module], False
     while waiting:
         m = waiting.pop()
-        # has no mode, and there is one per head; a hook may have one (spectral norm)
-        if type(m) is nn.Linear and not m._forward_pre_hooks:
-            continue
+        # a hook may have a mode where its layer has none (spectral norm)
+        matters = matters or has_mode(type(m)) or bool(m._forward_pre_hooks)
         if m.training:
             found.append(m)
         waiting.extend(child for child in m._modules.values() if child is not None)
-    return found
+    return found if matters else []
+
+
+@lru_cache(maxsize=4096)
+def has_mode(kind: type[Any]) -> bool:
+    """Whether some method of a module class names ``training``; classes without readable code count as such.
+
+    >>> from torch import nn
+    >>> from owlrl.heads.modes import has_mode
+    >>> has_mode(nn.Dropout), has_mode(nn.Linear), has_mode(nn.Sequential)
+    (True, False, False)
+    """
+    for base in kind.__mro__:
+        if base in (nn.Module, object):
+            continue
+        for member in vars(base).values():
+            function = getattr(member, "__func__", getattr(member, "fget", member))
+            code = getattr(inspect.unwrap(function) if callable(function) else None, "__code__", None)
+            if code is not None and _names_training(code):
+                return True
+    forward = getattr(kind, "forward", None)
+    return not hasattr(inspect.unwrap(forward) if callable(forward) else None, "__code__")
+
+
+def _names_training(code: CodeType) -> bool:
+    inner = (constant for constant in code.co_consts if isinstance(constant, CodeType))
+    return "training" in code.co_names or any(_names_training(c) for c in inner)

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from owlrl.errors import OwlTypeError, OwlValueError, int_problem, raise_problems
-from owlrl.heads.growth import HEAD_INITS, extend_optimizer
+from owlrl._arguments import Arguments
+from owlrl.errors import OwlTypeError, OwlValueError
+from owlrl.heads.growth import HEAD_INITS, check_last, extend_optimizer
 from owlrl.heads.linear import LinearStack, occurring, pad_columns
 from owlrl.types import HeadPointer, check_head, check_heads
 
@@ -64,7 +65,7 @@ class MultiHeadQ(nn.Module):
         dueling: value and advantage streams per head.
         head: a factory ``head(feature_dim, num_actions) -> nn.Module`` for heads of one's own.
 
-    Not thread-safe: the active head is one shared pointer.
+    The active head is one for all threads; ``head=``, `all_heads` and `per_row` may be called by several.
 
     >>> import torch
     >>> from torch import nn
@@ -88,7 +89,14 @@ class MultiHeadQ(nn.Module):
         dueling: bool = False,
         head: HeadFactory | None = None,
     ) -> None:
-        raise_problems("MultiHeadQ", _problems(trunk, feature_dim, num_actions, dueling, head))
+        arguments = Arguments("MultiHeadQ")
+        arguments.instance("trunk", trunk, nn.Module, "an nn.Module")
+        feature_dim = arguments.integer("feature_dim", feature_dim)
+        num_actions = arguments.integer("num_actions", num_actions)
+        arguments.function("head", head, "head(feature_dim, num_actions) -> nn.Module", none=True)
+        if head is not None and dueling:
+            arguments.problem("dueling=True and head= exclude each other; build the streams in your factory")
+        arguments.check()
         super().__init__()
         self.trunk = trunk
         self.feature_dim = feature_dim
@@ -148,31 +156,49 @@ class MultiHeadQ(nn.Module):
             num_actions: if this task has another number of actions than the first.
             optimizer: also trains the new head, in the group that holds the first one.
         """
-        if init not in HEAD_INITS:
-            raise OwlValueError(f"MultiHeadQ.add_head: init is {init!r}; expected one of {HEAD_INITS}")
-        if num_actions is not None and (problem := int_problem("num_actions", num_actions)):
-            raise OwlValueError(f"MultiHeadQ.add_head: {problem}")
+        arguments = Arguments("MultiHeadQ.add_head")
+        arguments.choice("init", init, HEAD_INITS)
+        num_actions = arguments.integer("num_actions", num_actions, none=True)
         if init == "copy" and num_actions is not None:
-            raise OwlValueError(
-                'MultiHeadQ.add_head: init="copy" keeps the number of actions; leave num_actions out'
-            )
+            arguments.problem('init="copy" keeps the number of actions; leave num_actions out')
+        arguments.check()
+        new = self._started_head(init, num_actions or self.num_actions)
+        if optimizer is not None:
+            names = {f"heads.{self.num_heads}.{name}": p for name, p in new.named_parameters()}
+            extend_optimizer(optimizer, self.heads[0].parameters(), names)
+        self.heads.append(new)
+        for stack, layers in zip(self._stacks, self._linears() or (), strict=False):
+            stack.gather(layers)
+        return self.num_heads - 1
+
+    def reset_head(self, head: int, *, init: Literal["fresh", "zero", "copy"] = "fresh") -> None:
+        """Let ``head`` start over, as `add_head` would start it."""
+        old = self.heads[check_head("MultiHeadQ.reset_head", head, self.num_heads)]
+        *_, last = old.parameters()
+        new = self._started_head(init, len(last))
+        with torch.no_grad():
+            for own, value in zip(old.parameters(), new.parameters(), strict=True):
+                own.copy_(value)
+
+    def _started_head(self, init: str, num_actions: int) -> nn.Module:
         active = self.heads[self.pointer.head]
         if init == "copy":
             new = copy.deepcopy(active)
         else:
             like = next(active.parameters())
-            new = self._new_head(num_actions or self.num_actions)
+            new = self._new_head(num_actions)
             new.to(device=like.device, dtype=like.dtype)
             if init == "zero":
                 _answer_zero(new)
-        new.train(self.training)
+        _take_mode(new, active)
         for parameter in new.parameters():
             parameter.grad = None
-        if optimizer is not None:
-            names = {f"heads.{self.num_heads}.{name}": p for name, p in new.named_parameters()}
-            extend_optimizer(optimizer, self.heads[0].parameters(), names)
-        self.heads.append(new)
-        return self.num_heads - 1
+        return new
+
+    def remove_last_head(self) -> None:
+        """Undo `add_head`; an optimizer that was given the head is for `shrink_optimizer` to look after."""
+        check_last("MultiHeadQ.remove_last_head", self.num_heads, self.pointer)
+        del self.heads[-1]
 
     def activate(self, head: int) -> None:
         """Make ``head`` the active one, here and in every copy.
@@ -243,6 +269,10 @@ class MultiHeadQ(nn.Module):
         return dueling_q(*rows) if len(rows) == 2 else rows[0]
 
 
+def _take_mode(new: nn.Module, like: nn.Module) -> None:
+    new.train(like.training)
+
+
 def _answer_zero(head: nn.Module) -> None:
     """Set the layers that a new head ends in to 0."""
     layers = [m for m in head.modules() if isinstance(m, nn.Linear)]
@@ -269,18 +299,3 @@ def _grow_to_state(q: nn.Module, state_dict: dict[str, Any], prefix: str, *_: ob
             if f"{start}{k}.{name}" in state_dict
         ]
         q.add_head(num_actions=len(last[0]) if last else None)
-
-
-def _problems(
-    trunk: object, feature_dim: object, num_actions: object, dueling: object, head: object
-) -> list[str]:
-    found = [
-        p for p in (int_problem("feature_dim", feature_dim), int_problem("num_actions", num_actions)) if p
-    ]
-    if not isinstance(trunk, nn.Module):
-        found.insert(0, f"trunk is a {type(trunk).__name__}; expected an nn.Module")
-    if head is not None and not callable(head):
-        found.append(f"head is {head!r}; expected a factory head(feature_dim, num_actions) -> nn.Module")
-    if head is not None and dueling:
-        found.append("dueling=True and head= exclude each other; build the streams in your factory")
-    return found

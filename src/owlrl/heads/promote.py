@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from owlrl.errors import OwlStateError, OwlTypeError, OwlValueError, int_problem
-from owlrl.heads.growth import HEAD_INITS, extend_optimizer, shrink_optimizer
+from owlrl._arguments import Arguments
+from owlrl.errors import OwlStateError, OwlTypeError
+from owlrl.heads.growth import HEAD_INITS, check_last, extend_optimizer, shrink_optimizer
 from owlrl.heads.linear import MultiHeadLinear, occurring, pad_columns
 from owlrl.heads.output_layers import check_promotable, find_output_layers
 from owlrl.heads.view import Call, NetworkView, joined
@@ -102,15 +103,15 @@ class PromotedNetwork:
             num_actions: outputs of the new head, for a network with one output layer.
             optimizer: also trains the new head, in the group that holds the first one.
         """
-        if init not in HEAD_INITS:
-            raise OwlValueError(f"PromotedNetwork.add_head: init is {init!r}; expected one of {HEAD_INITS}")
-        if num_actions is not None and (problem := int_problem("num_actions", num_actions)):
-            raise OwlValueError(f"PromotedNetwork.add_head: {problem}")
+        arguments = Arguments("PromotedNetwork.add_head")
+        arguments.choice("init", init, HEAD_INITS)
+        num_actions = arguments.integer("num_actions", num_actions, none=True)
         if num_actions is not None and (len(self.layers) > 1 or init == "copy"):
-            raise OwlValueError(
-                "PromotedNetwork.add_head: num_actions goes with one output layer, and not with init='copy'; "
+            arguments.problem(
+                "num_actions goes with one output layer, and not with init='copy'; "
                 f"this network has {list(self.layers)}, init={init!r}"
             )
+        arguments.check()
         active, index = self.pointer.head, self.num_heads
         new = [_new_linear(layer.linear(active), init, num_actions) for layer in self._layers()]
         names = {
@@ -123,6 +124,23 @@ class PromotedNetwork:
         for layer, head in zip(self._layers(), new, strict=True):
             layer.add_head(head)
         return index
+
+    def reset_head(self, head: int, *, init: Literal["fresh", "zero", "copy"] = "fresh") -> None:
+        """Let ``head`` start over, as `add_head` would start it."""
+        head = check_head("PromotedNetwork.reset_head", head, self.num_heads)
+        for layer in self._layers():
+            old = layer.linear(head)
+            new = _new_linear(layer.linear(self.pointer.head), init, old.out_features)
+            with torch.no_grad():
+                old.weight.copy_(new.weight)
+                if old.bias is not None:
+                    old.bias.copy_(new.bias)
+
+    def remove_last_head(self) -> None:
+        """Undo `add_head`; an optimizer that was given the head is for `shrink_optimizer` to look after."""
+        check_last("PromotedNetwork.remove_last_head", self.num_heads, self.pointer)
+        for layer in self._layers():
+            del layer.extra_heads[-1]
 
     def shared_parameters(self) -> dict[str, nn.Parameter]:
         """Everything that is not an output layer, by name."""

@@ -15,6 +15,7 @@ from torch.func import functional_call
 from owlrl.describe.actor_critic import ActorCriticLearner
 from owlrl.describe.outputs import GaussianQ
 from owlrl.describe.temperature import TaskTemperature
+from owlrl.describe.trained import Trained
 from owlrl.errors import NonFiniteError, OwlTypeError, OwlValueError
 from owlrl.gaussian import gaussian_nll
 from owlrl.learners.config import SAC_FAST, SACConfig
@@ -253,19 +254,12 @@ class _DescribedSAC(ActorCriticLearner):
 
     def __init__(self, agent: SAC, *, init: Literal["fresh", "zero", "copy"]) -> None:
         super().__init__(
-            agent.actor,
-            agent.critics,
-            actor_optimizer=agent.actor_optimizer,
-            critic_optimizer=agent.critic_optimizer,
-            target_critics=agent.targets,
-            log_alpha=agent.log_alpha,
-            alpha_optimizer=agent.alpha_optimizer,
+            Trained(agent.actor, agent.actor_optimizer, output=agent.actor, init=init),
+            Trained(agent.critics, agent.critic_optimizer, agent.targets, output=GaussianQ(), init=init),
+            temperature=(agent.log_alpha, agent.alpha_optimizer),
             replay=agent.replay,
             gamma=agent.config.gamma,
-            distribution=agent.actor,
-            q=GaussianQ(),
             per_task={"loop": TaskLoop(agent)},
-            init=init,
             on_task_end=agent.hand_over,
         )
         self.agent = agent

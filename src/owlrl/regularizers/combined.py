@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from owlrl.errors import OwlTypeError, OwlValueError, raise_problems
-from owlrl.protocols import Consolidation, MultiHead, Regularizer
-from owlrl.types import Transitions
+from owlrl.errors import OwlStateError, OwlTypeError, OwlValueError, raise_problems
+from owlrl.protocols import Consolidation, OffPolicyLearner
+from owlrl.regularizers.base import Pull, Regularizer
 
 __all__ = ["CombinedRegularizer"]
 
 
-class CombinedRegularizer:
+class CombinedRegularizer(Regularizer):
     """The sum of several penalties.
 
-    Attached to an optimizer, the parts add their gradients in the order given; put one with
-    ``max_grad_norm`` last, since it clips what is there when its turn comes. A part that fails in
-    `consolidate`, `attach` or `load_state_dict` leaves all of them as they were.
+    Attached to an optimizer, every part looks at the learner's own gradient; then all pulls are added, and
+    the parts adjust the sum in the order given. A part that fails in `remember` or `load_state_dict` leaves
+    all of them as they were.
 
     Args:
         regularizers: at least one, each another object.
 
     >>> from owlrl.regularizers import CombinedRegularizer, DistillationRegularizer, EWCRegularizer
-    >>> both = CombinedRegularizer([DistillationRegularizer(1.0), EWCRegularizer(100.0)])
+    >>> both = CombinedRegularizer([DistillationRegularizer(), EWCRegularizer(100.0)])
     >>> float(both.penalty())
     0.0
     >>> CombinedRegularizer([])
@@ -41,60 +40,70 @@ class CombinedRegularizer:
         parts = tuple(regularizers)
         wrong = [type(part).__name__ for part in parts if not isinstance(part, Regularizer)]
         if wrong:
-            raise OwlTypeError(f"CombinedRegularizer: regularizers holds {wrong}; expected Regularizers")
+            raise OwlTypeError(
+                f"CombinedRegularizer: regularizers holds {wrong}; expected Regularizers: subclass "
+                "owlrl.regularizers.Regularizer"
+            )
         problems = [] if parts else ["regularizers is empty; expected at least one"]
         if len({id(part) for part in parts}) < len(parts):
             problems.append("regularizers holds the same object twice; make two, or raise its strength")
         raise_problems("CombinedRegularizer", problems)
+        super().__init__()
         self._parts = parts
-        self._optimizers: list[Optimizer] = []
 
-    def bind(
-        self,
-        networks: Mapping[str, MultiHead],
-        sample: Callable[[int], Transitions],
-    ) -> None:
+    @property
+    def tasks(self) -> list[str]:
+        """The tasks of which a part keeps something."""
+        return list(dict.fromkeys(task for part in self._parts for task in part.tasks))
+
+    def bind(self, learner: OffPolicyLearner, memories: Mapping[str, Any] | None = None) -> None:
         """Bind every part."""
+        super().bind(learner, memories)
         for part in self._parts:
-            part.bind(networks, sample)
+            part.bind(learner, memories)
 
-    def consolidate(self, task: str, context: Mapping[str, Consolidation]) -> None:
-        """Consolidate ``task`` in every part, or in none."""
+    def remember(self, task: str, context: Mapping[str, Consolidation]) -> None:
+        """Remember ``task`` in every part, or in none."""
         before = [part.state_dict() for part in self._parts]
         try:
             for part in self._parts:
-                part.consolidate(task, context)
+                part.remember(task, context)
         except BaseException:
             self._restore(before)
             raise
+        self.networks = {**self.networks, **{name: c.network for name, c in context.items()}}
 
-    def penalty(self) -> Tensor:
-        """The sum of the parts' penalties."""
-        total = torch.zeros(())
+    def forget(self, task: str) -> None:
+        """Forget ``task`` in every part."""
         for part in self._parts:
-            total = total + part.penalty()
-        return total
+            part.forget(task)
+
+    def term(self, name: str) -> Tensor | None:
+        """The sum of the parts' terms, each times its strength."""
+        found = [term for part in self._parts if (term := part._weighted_term(name)) is not None]
+        return sum(found[1:], start=found[0]) if found else None
+
+    def adjust(self, name: str, gradients: dict[str, Tensor]) -> dict[str, Tensor]:
+        """What the parts make of it, one after the other."""
+        for part in self._parts:
+            gradients = {**gradients, **part.adjust(name, gradients)}
+        return gradients
 
     def attach(self, optimizer: Optimizer) -> None:
-        """Attach every part, or none."""
-        done: list[Regularizer] = []
-        try:
-            for part in self._parts:
-                part.attach(optimizer)
-                done.append(part)
-        except BaseException:
-            for part in done:
-                part.detach()
-                for other in self._optimizers:
-                    part.attach(other)
-            raise
-        self._optimizers.append(optimizer)
+        """Add the sum before every ``optimizer.step()``; refused twice, and where a part is attached."""
+        if any(other is optimizer for part in self._parts for other, _ in part._attached):
+            raise OwlStateError(
+                f"CombinedRegularizer.attach: a part is attached to this {type(optimizer).__name__} already, "
+                "and twice would double its penalty; detach() that part first"
+            )
+        super().attach(optimizer)
 
-    def detach(self) -> None:
-        """Undo every `attach`."""
-        for part in self._parts:
-            part.detach()
-        self._optimizers.clear()
+    def watch(self) -> dict[str, float]:
+        """The parts' numbers, each under the part's place, e.g. ``0/pull/q``, and the sum's pull."""
+        own = super().watch()
+        for place, part in enumerate(self._parts):
+            own.update({f"{place}/{name}": value for name, value in part.watch().items()})
+        return own
 
     def state_dict(self) -> dict[str, Any]:
         """The parts' states, in order."""
@@ -119,6 +128,30 @@ class CombinedRegularizer:
 
     def __repr__(self) -> str:
         return f"CombinedRegularizer([{', '.join(map(repr, self._parts))}])"
+
+    def _pull(self, name: str, mine: set[int], scale: Tensor | None) -> Pull | None:
+        total: dict[int, tuple[Any, Tensor]] = {}
+        for part in self._parts:
+            pull = part._pull(name, mine, scale)
+            if pull is None:
+                continue
+            part._measure(name, pull, scale)
+            for parameter, grad in zip(*pull, strict=True):
+                before = total.get(id(parameter))
+                total[id(parameter)] = (parameter, grad if before is None else before[1] + grad)
+        return ([p for p, _ in total.values()], [g for _, g in total.values()]) if total else None
+
+    @property
+    def _adjusts(self) -> bool:
+        return any(part._adjusts for part in self._parts)
+
+    def _finish(self, optimizer: Optimizer, scale: Tensor | None) -> None:
+        for part in self._parts:
+            part._finish(optimizer, scale)
+
+    def _refuse_unbound(self) -> None:
+        for part in self._parts:
+            part._refuse_unbound()
 
     def _restore(self, states: list[dict[str, Any]]) -> None:
         for part, state in zip(self._parts, states, strict=True):

@@ -2,33 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch.func import functional_call
 
-from owlrl.errors import OwlStateError, OwlValueError, raise_problems
-from owlrl.heads.modes import eval_mode, parameters_of
+from owlrl._arguments import Arguments, own_generator
+from owlrl.errors import NonFiniteError, OwlStateError, OwlTypeError, OwlValueError
+from owlrl.heads.modes import eval_mode
 from owlrl.protocols import Consolidation, MultiHead
-from owlrl.regularizers._checks import (
+from owlrl.regularizers.base import (
+    Pull,
+    Regularizer,
     Strength,
-    check_consolidation,
-    every,
-    is_count,
-    network_problems,
+    check_strength,
+    evenly,
+    gradient_of,
     strength_of,
-    strength_problems,
+    tensor_problems,
+    tensors_of,
 )
-from owlrl.regularizers._distillation_state import Kept, dump, misfits, parse, parse_generator
-from owlrl.regularizers._hooks import StepHooks, gradient_scale, owned
-from owlrl.regularizers._memory import Memory, TaskMemory, answers, placed
-from owlrl.regularizers._previous import Previous
-from owlrl.types import Transitions
 
-__all__ = ["DistillationRegularizer", "distillation_loss"]
+__all__ = ["DistillationRegularizer", "distillation_loss", "output_spread"]
+
+CHUNK = 1024  # rows answered at once
+MOST_TASKS = 16  # that one batch is drawn from
+PULL = 3.0  # norm of the pull over the learner's gradient, per spread of drift
+MOST_PULL = 10.0  # and at most
+AVERAGED = 0.02  # of a new gradient norm in the running mean
+NOTED = 8  # every so many comparisons the drift of each task is noted
+DRIFTED = 1.0  # spreads: so far from its answers, a head chooses other actions
+FULL = 50  # notes of such a drift in a row that say that the trunk is full
 
 
 def distillation_loss(output: Tensor, stored: Tensor) -> Tensor:
@@ -42,39 +51,89 @@ def distillation_loss(output: Tensor, stored: Tensor) -> Tensor:
     >>> distillation_loss(torch.tensor([[1.0, 2.0], [5.0, 0.0]]), stored)
     tensor(2.2500)
     """
+    return _row_errors(output, stored).mean()
+
+
+def _row_errors(output: Tensor, stored: Tensor) -> Tensor:
+    """``mean_a (output − stored)²`` of each row, (B,)."""
     width = min(output.shape[1], stored.shape[1])  # either may be padded for a head that no row has
     output, stored = output[:, :width], stored[:, :width]
     absent = torch.isneginf(stored)
     difference = output.masked_fill(absent, 0.0) - stored.masked_fill(absent, 0.0)
-    present = (~absent).sum(1).clamp(min=1)
-    return (difference.square().sum(1) / present).mean()
+    return difference.square().sum(1) / (~absent).sum(1).clamp(min=1)
 
 
-class _Pull(NamedTuple):
+def output_spread(outputs: Tensor, *, each: bool = False) -> Tensor:
+    """The unit that drift is measured in: how far a head's outputs (N, A) are apart, (A,).
+
+    For Q-values what chooses the action: the root mean square of ``Q(s, a) − mean_a Q(s, a)``. For one
+    output, and with ``each`` (an actor's outputs), the standard deviation of every output over rows. Spreads
+    below 1 % of the widest output's deviation (with ``each`` 10 %) count as that much.
+
+    >>> import torch
+    >>> from owlrl.regularizers import output_spread
+    >>> q = torch.tensor([[10.0, 12.0], [21.0, 19.0]])
+    >>> output_spread(q), output_spread(q, each=True)
+    (tensor([1., 1.]), tensor([5.5000, 3.5000]))
+    """
+    there = ~torch.isneginf(outputs)
+    values = torch.where(there, outputs, torch.zeros_like(outputs)).double()
+    count = there.sum(0).clamp(min=1)
+    deviation = ((values - values.sum(0) / count) * there).square().sum(0).div(count).sqrt()  # (A,)
+    tiny = 1e-6 * values.abs().max() + 1e-12
+    if each or outputs.shape[1] == 1:
+        return torch.maximum(deviation, 0.1 * deviation.max() + tiny).to(outputs.dtype)
+    centre = values.sum(1, keepdim=True) / there.sum(1, keepdim=True).clamp(min=1)
+    between = ((values - centre) * there).square().sum().div(there.sum().clamp(min=1)).sqrt()
+    spread = torch.maximum(between, 0.01 * deviation.max() + tiny)
+    return spread.expand(outputs.shape[1]).to(outputs.dtype)
+
+
+class _Batch(NamedTuple):
+    """B rows of several tasks: inputs, stored outputs and their unit (B, A), and each row's head (B,)."""
+
+    tasks: list[str]
+    of_row: np.ndarray  # which of the tasks, (B,)
+    inputs: tuple[Tensor, ...]
+    stored: Tensor
+    unit: Tensor
+    heads: Tensor
+
+
+class _Compared(NamedTuple):
     """A network's penalty and the parameters it is meant for; those it does not reach stay as they are."""
 
     loss: Tensor
     on: list[nn.Parameter]
 
 
-class DistillationRegularizer:
+class DistillationRegularizer(Regularizer):
     """Holds the outputs of earlier tasks' heads to what they were.
 
-    With ``states="memory"`` each task leaves up to ``memory_size`` of its own inputs with its
-    head's outputs, and one batch of them, spread evenly over the earlier tasks, is compared per
-    update: ``strength · mean (Q_head(s) − stored)²``. Trunk and old heads both learn from it.
+    With ``states="memory"`` the head's outputs on rows of its own task are kept, and one batch of them,
+    spread evenly over earlier tasks (16 at most, chosen at random), is compared per update. Trunk and old
+    heads both learn from it. The rows are those of the task's memory where one is bound; used alone, up to
+    ``memory_size`` of the inputs that `remember` is given are kept.
 
     With ``states="current"`` (the paper's ablation) nothing is stored but the weights at the end
     of the previous task, and the states are the current task's: ``μ (g_τ∘f_new(s) − g_τ∘f_old(s))²``
-    with the previous task's head g_τ. Only the trunk learns from it. It needs ``sample`` of `bind`;
-    its observations (and actions, for a network with two inputs) must be what the network is called with.
+    with the previous task's head g_τ. Only the trunk learns from it. It needs the replay of the learner
+    that is bound.
 
-    The network is called in evaluation mode. Use either `penalty` in a loss of one's own or `attach`.
+    Without a ``strength``, drift is measured in units of each head's own spread (`output_spread`), and the
+    pull on the shared parameters has a norm relative to that of the learner's own gradient there (a running
+    mean), which grows with the drift. The pull then follows the scale of rewards and the learner's loss. How
+    far heads drift still depends on the learner: with steps that are large beside its Q-values it moves
+    everything faster, the guarded heads included.
+
+    The network is called in evaluation mode. Use either `attach`, as `OwlWrapper` does, or `penalty` in a
+    loss of one's own, with a ``strength``.
 
     Args:
-        strength: the weight of the penalty (the paper's μ), or one per network name.
+        strength: None, or the weight of the plain penalty ``strength · mean (Q_head(s) − stored)²`` (the
+            paper's μ), or one per network name.
         states: "memory" or "current".
-        memory_size: rows kept per task.
+        memory_size: rows kept per task where there is no memory.
         batch_size: rows compared at a time, in total.
         every: with `attach`, compare at every such step only, and pull that many times as hard: cheaper, and
             the same on average.
@@ -89,7 +148,7 @@ class DistillationRegularizer:
     >>> q = MultiHeadQ(nn.Linear(4, 8), 8, 2)
     >>> distillation = DistillationRegularizer(1.0, seed=0)
     >>> observation, action = torch.ones(10, 4), torch.zeros(10, dtype=torch.int64)
-    >>> distillation.consolidate("left", {"q": Consolidation(q, 0, (observation,), (action,), taken, taken)})
+    >>> distillation.remember("left", {"q": Consolidation(q, 0, (observation,), (action,), taken, taken)})
     >>> q.activate(q.add_head())
     >>> with torch.no_grad():
     ...     _ = q.heads[0].bias.add_(0.1)
@@ -99,185 +158,392 @@ class DistillationRegularizer:
 
     def __init__(
         self,
-        strength: Strength,
+        strength: Strength | None = None,
         *,
         states: Literal["memory", "current"] = "memory",
         memory_size: int = 5_000,
         batch_size: int = 128,
-        every: int = 1,
+        every: int = 4,
         seed: int | None = None,
     ) -> None:
-        problems = strength_problems(strength)
-        if states not in ("memory", "current"):
-            problems.append(f'states is {states!r}; expected "memory" or "current"')
-        for name, value in (("memory_size", memory_size), ("batch_size", batch_size), ("every", every)):
-            if not is_count(value):
-                problems.append(f"{name} is {value!r}; expected an int >= 1")
-        if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or seed < 0):
-            problems.append(f"seed is {seed!r}; expected an int >= 0, or None")
-        raise_problems("DistillationRegularizer", problems)
-        self.strength = strength
-        self.states = states
-        self.memory_size = memory_size
-        self.batch_size = batch_size
-        self.every = every
-        self.seed = seed
-        self._rng = np.random.default_rng(seed)
-        self._networks: dict[str, MultiHead] = {}
-        self._sample: Callable[[int], Transitions] | None = None
-        self._kept: Kept = {}
+        arguments = Arguments("DistillationRegularizer")
+        checked = check_strength(arguments, strength, none=True)
+        self.states = arguments.choice("states", states, ("memory", "current"))
+        self.memory_size = arguments.integer("memory_size", memory_size)
+        self.batch_size = arguments.integer("batch_size", batch_size)
+        self.every = arguments.integer("every", every)
+        self.seed = arguments.integer("seed", seed, least=0, none=True)
+        arguments.check()
+        super().__init__()
+        self.strength = checked
+        self._rng = own_generator(self.seed, 0xD157)
+        self._held: dict[str, tuple[list[str], np.ndarray]] = {}  # per network: tasks, and their heads
         self._steps: dict[str, int] = {}  # of each network's optimizer, since something is kept
-        self._hooks = StepHooks("DistillationRegularizer")
+        self._gradient: dict[str, Tensor] = {}  # running mean of the learner's gradient norm
+        self._drift: dict[str, dict[str, float]] = {}  # per network and task, in spreads
+        self._drifting: dict[str, int] = {}  # notes in a row of a drift that is too large
+        self._notes: dict[str, int] = {}
 
-    def bind(
-        self,
-        networks: Mapping[str, MultiHead],
-        sample: Callable[[int], Transitions] | None = None,
-    ) -> None:
-        """Guard these networks; ``sample`` gives rows of the current task."""
-        self._hooks.refuse_others(self._networks, networks)
-        problems = network_problems(self.strength, networks, every_name=True)
-        problems = problems or misfits(self._kept, networks, every_name=True)
-        raise_problems("DistillationRegularizer.bind", problems)
-        self._networks = dict(networks)
-        self._sample = sample
-
-    def consolidate(self, task: str, context: Mapping[str, Consolidation]) -> None:
+    def remember(self, task: str, context: Mapping[str, Consolidation]) -> None:
         """Keep what ``task`` answers now; replaces what was kept of it."""
-        where = "DistillationRegularizer.consolidate"
-        check_consolidation(where, task, context, self.strength)
-        networks = {name: c.network for name, c in context.items()}
-        raise_problems(where, misfits(self._kept, networks, every_name=False))
-        new: Kept = {}
-        for name, c in context.items():
-            if strength_of(self.strength, name) > 0:
-                keep = self._remember if self.states == "memory" else Previous.of
-                new[name] = keep(task, name, c)
-        self._networks.update(networks)
-        self._kept.update(new)
+        held = self._check_context(task, context)
+        if self.states == "memory":
+            self._keep(task, context, {name: self._answered(task, name, c) for name, c in held.items()})
+        else:
+            entries = {name: self._weights(name, c) for name, c in held.items()}
+            self._keep(task, context, entries)
+            if entries:
+                self._set_kept({task: self.kept[task]})
+        self._drifting.clear()
 
-    def penalty(self) -> Tensor:
-        """The penalty on a fresh batch, a scalar; 0 while no earlier task is kept."""
-        total = torch.zeros(())
-        for name in self._kept:
-            found = self._loss(name)
-            if found is not None:
-                total = total + found.loss
-        return total
+    def term(self, name: str) -> Tensor | None:
+        """The mean squared difference on a fresh batch; without a strength, in units of the heads' spread."""
+        found = self._compare(name)
+        return None if found is None else found.loss
 
-    def attach(self, optimizer: Optimizer) -> None:
-        """Add the penalty's gradient before every ``optimizer.step()``."""
-        self._hooks.attach(optimizer, self._add_gradient)
-
-    def detach(self) -> None:
-        """Undo every `attach`."""
-        self._hooks.detach()
+    def watch(self) -> dict[str, float]:
+        """Beside the pull, each head's drift in units of its spread, as ``drift/<network>/<task>``."""
+        drift = {
+            f"drift/{name}/{task}": value for name, of in self._drift.items() for task, value in of.items()
+        }
+        return {**super().watch(), **drift}
 
     def state_dict(self) -> dict[str, Any]:
-        """All rows or weights kept, the steps counted, and the generator."""
+        """All that is kept, the steps counted, the running means and the generator."""
         return {
             "states": self.states,
-            "kept": dump(self._kept),
+            **super().state_dict(),
             "steps": dict(self._steps),
+            "gradient": {name: float(norm) for name, norm in self._gradient.items()},
             "generator": dict(self._rng.bit_generator.state),
         }
 
     def load_state_dict(self, state_dict: dict[str, Any], /) -> None:
         """Take over what was kept; if networks are bound, it must fit."""
-        kept, problems = parse(self.states, state_dict)
-        rng = self._rng
-        if not problems:
-            rng, problems = parse_generator(state_dict["generator"])
-        if self._networks and not problems:
-            problems = misfits(kept, self._networks, every_name=True)
-        raise_problems("DistillationRegularizer.load_state_dict", problems)
-        self._kept, self._rng = kept, rng
+        arguments = Arguments("DistillationRegularizer.load_state_dict")
+        kept, arguments.problems = self._parse(state_dict)
+        rng = np.random.default_rng(0)
+        if not arguments.problems:
+            try:
+                rng.bit_generator.state = state_dict["generator"]
+            except (KeyError, TypeError, ValueError) as error:
+                arguments.problem(f"generator cannot be read: {error}")
+        arguments.check()
+        self._set_kept(kept)
+        self._rng = rng
         self._steps = {name: int(count) for name, count in state_dict.get("steps", {}).items()}
+        gradient = state_dict.get("gradient", {})
+        self._gradient = {name: torch.tensor(float(norm)) for name, norm in gradient.items()}
+        self._drift, self._drifting, self._notes = {}, {}, {}
 
     def __repr__(self) -> str:
-        return f"DistillationRegularizer({self.strength!r}, states={self.states!r}, kept={list(self._kept)})"
+        return f"DistillationRegularizer({self.strength!r}, states={self.states!r}, tasks={self.tasks})"
 
-    def _remember(self, task: str, name: str, c: Consolidation) -> Memory:
-        """The network's memory with the rows of ``task`` in it."""
-        inputs = tuple(x.detach() for x in every(c.inputs, self.memory_size))
-        before = self._kept.get(name)
-        tasks = before.tasks if isinstance(before, Memory) else {}
-        others = [t for other, t in tasks.items() if other != task]
-        shape = [(tuple(x.shape[1:]), x.dtype) for x in inputs]
-        for other in others:
-            if [(tuple(x.shape[1:]), x.dtype) for x in other.inputs] != shape:
+    # --- what is kept ---
+
+    def _answered(self, task: str, name: str, c: Consolidation) -> dict[str, Any]:
+        """What the head answers on rows of its task, and the inputs where no memory has them."""
+        if self.memories is not None and task in self.memories and len(self.memories[task]):
+            return self._answered_by(task, name, c.network, c.head)
+        inputs = tuple(x.detach() for x in evenly(c.inputs, self.memory_size))
+        form = [(tuple(x.shape[1:]), x.dtype) for x in inputs]
+        for other, entries in self.kept.items():
+            kept = entries.get(name, {}).get("inputs")
+            if other != task and kept and [(tuple(x.shape[1:]), x.dtype) for x in kept] != form:
                 raise OwlValueError(
-                    f"DistillationRegularizer.consolidate: inputs of network {name!r} are {shape}, unlike "
+                    f"DistillationRegularizer.remember: inputs of network {name!r} are {form}, unlike "
                     "those of earlier tasks; tasks of one memory must have inputs of one shape and dtype"
                 )
-        return Memory({**tasks, task: TaskMemory(c.head, inputs, answers(name, c.network, c.head, inputs))})
+        return {**self._entry(name, c.head, answers(name, c.network, c.head, inputs)), "inputs": list(inputs)}
 
-    def _loss(self, name: str) -> _Pull | None:
-        """One network's penalty; None if no other head is kept."""
-        if name not in self._networks:
-            raise OwlStateError(
-                f"DistillationRegularizer: something is kept for {name!r}, whose network is not known; "
-                "call bind({name: network}, sample)"
+    def _answered_by(self, task: str, name: str, network: MultiHead, head: int) -> dict[str, Any]:
+        """The same for the rows of the task's memory, which stay where they are."""
+        assert self.memories is not None and self.learner is not None
+        memory = self.memories[task]
+        size = len(memory)
+        pieces = [
+            answers(name, network, head, self._rows(name, task, np.arange(k, min(k + CHUNK, size))))
+            for k in range(0, size, CHUNK)
+        ]
+        return {**self._entry(name, head, torch.cat(pieces)), "version": memory.version}
+
+    def _entry(self, name: str, head: int, outputs: Tensor) -> dict[str, Any]:
+        unit = output_spread(outputs, each=name.startswith("actor"))
+        return {"head": head, "outputs": outputs, "unit": unit}
+
+    def _weights(self, name: str, c: Consolidation) -> dict[str, Any]:
+        """The task's head with the weights and buffers that compute it; of its inputs only the form."""
+        outputs = answers(name, c.network, c.head, evenly(c.inputs, self.memory_size))
+        kept = {
+            **c.network.shared_parameters(),
+            **c.network.head_parameters(c.head),
+            **dict(c.network.module.named_buffers()),
+        }
+        return {
+            "head": c.head,
+            "unit": output_spread(outputs, each=name.startswith("actor")),
+            "weights": {key: tensor.detach().clone() for key, tensor in kept.items()},
+            "like": [x[:0].detach().clone() for x in c.inputs],
+        }
+
+    def _changed(self) -> None:
+        super()._changed()
+        self._held = {}
+        for task, entries in self.kept.items():
+            for name, entry in entries.items():
+                tasks, heads = self._held.get(name, ([], np.zeros(0, np.int64)))
+                self._held[name] = ([*tasks, task], np.append(heads, int(entry["head"])))
+
+    def _parse(self, state_dict: Any) -> tuple[dict[str, dict[str, Any]], list[str]]:
+        if isinstance(state_dict, Mapping) and state_dict.get("states", self.states) != self.states:
+            got = state_dict["states"]
+            return {}, [f"state_dict is of states={got!r}; this regularizer has states={self.states!r}"]
+        return super()._parse(state_dict)
+
+    def _entry_problems(self, where: str, entry: Any, network: MultiHead | None) -> list[str]:
+        try:
+            head, found = int(entry["head"]), []
+            if self.states == "memory":
+                lengths = {len(x) for x in entry.get("inputs", ())} | {len(entry["outputs"])}
+                if (
+                    entry["outputs"].dim() != 2
+                    or len(lengths) > 1
+                    or not ({"inputs", "version"} & set(entry))
+                ):
+                    found.append(f"{where} cannot be read: inputs and outputs do not fit each other")
+            elif network is not None:
+                found += tensor_problems(where, entry["weights"], network)
+            entry["unit"].shape  # noqa: B018
+        except (AttributeError, KeyError, TypeError, ValueError, RuntimeError, IndexError) as error:
+            return [f"{where} cannot be read: {type(error).__name__}: {error}"]
+        if network is not None and not 0 <= head < network.num_heads:
+            found.append(f"{where} is of head {head}, and the network has {network.num_heads}")
+        return found
+
+    # --- what is compared ---
+
+    def _rows(self, name: str, task: str, index: np.ndarray) -> tuple[Tensor, ...]:
+        """What network ``name`` is called with for rows of the task's memory."""
+        assert self.memories is not None and self.learner is not None
+        inputs: tuple[Tensor, ...] = self.learner.inputs(name, self.memories[task].gather(index))
+        return inputs
+
+    def _draw(self, name: str) -> _Batch | None:
+        """Rows spread evenly over tasks of other heads; None if there is none."""
+        network = self.networks[name]
+        tasks, heads = self._held.get(name, ([], np.zeros(0, np.int64)))
+        others = np.flatnonzero(heads != network.pointer.head)
+        if not len(others):
+            return None
+        most = min(MOST_TASKS, self.batch_size)
+        if len(others) > most:
+            others = self._rng.choice(others, most, replace=False)
+        counts = np.full(len(others), self.batch_size // len(others))
+        counts[self._rng.permutation(len(others))[: self.batch_size % len(others)]] += 1
+        inputs, stored, units = [], [], []
+        for place, count in zip(others, counts, strict=True):
+            task = tasks[place]
+            entry = self._entry_of(name, task, network)
+            index = self._rng.integers(0, len(entry["outputs"]), count)
+            rows = torch.from_numpy(index)
+            given = (
+                tuple(x[rows.to(x.device)] for x in entry["inputs"])
+                if "inputs" in entry
+                else self._rows(name, task, index)
             )
-        network, kept = self._networks[name], self._kept[name]
-        if isinstance(kept, Memory):
-            found = self._memory_loss(network, kept)
-        else:
-            found = self._previous_loss(network, kept)
-        return None if found is None else _Pull(strength_of(self.strength, name) * found.loss, found.on)
+            inputs.append(given)
+            stored.append(entry["outputs"][rows.to(entry["outputs"].device)])
+            units.append(entry["unit"].expand(int(count), -1))
+        width = max(x.shape[1] for x in stored)
+        return _Batch(
+            [tasks[place] for place in others],
+            np.repeat(np.arange(len(others)), counts),
+            tuple(torch.cat(column) for column in zip(*inputs, strict=True)),
+            torch.cat([F.pad(x, (0, width - x.shape[1]), value=-torch.inf) for x in stored]),
+            torch.cat([F.pad(x, (0, width - x.shape[1]), value=1.0) for x in units]),
+            torch.from_numpy(np.repeat(heads[others], counts)),
+        )
 
-    def _memory_loss(self, network: MultiHead, memory: Memory) -> _Pull | None:
-        drawn = memory.draw(self.batch_size, network.pointer.head, self._rng)
-        if drawn is None:
+    def _entry_of(self, name: str, task: str, network: MultiHead) -> dict[str, Any]:
+        """What is kept of a task; answered again by its head where the memory's rows have changed since."""
+        entry: dict[str, Any] = self.kept[task][name]
+        if "version" in entry:
+            if self.memories is None or task not in self.memories:
+                raise OwlStateError(
+                    f"DistillationRegularizer: outputs for rows of task {task!r} are kept, but its memory is "
+                    "not there; call bind(learner, memories), or forget(task)"
+                )
+            if entry["version"] != self.memories[task].version:
+                entry = self.kept[task][name] = self._answered_by(task, name, network, entry["head"])
+        return entry
+
+    def _compare(self, name: str) -> _Compared | None:
+        """One network's penalty, without its strength; None if no other head is kept."""
+        if self.states == "current":
+            return self._compare_current(name)
+        batch = self._draw(name)
+        if batch is None:
             return None
+        network = self.networks[name]
         with eval_mode(network.module):
-            inputs = placed(network, drawn.inputs)
-            output = network.per_row(*inputs, heads=drawn.heads.to(inputs[0].device))
-        loss = distillation_loss(output, drawn.outputs.to(output))
-        return _Pull(loss, parameters_of(network.module))  # it reaches the trunk and the heads drawn
+            inputs = placed(network, batch.inputs)
+            output = network.per_row(*inputs, heads=batch.heads.to(inputs[0].device))
+        errors = self._errors(name, output, batch.stored, batch.unit, batch.tasks, batch.of_row)
+        drawn = {int(h): network.head_parameters(int(h)) for h in np.unique(batch.heads.numpy())}
+        on = list(network.shared_parameters().values()) + [p for own in drawn.values() for p in own.values()]
+        return _Compared(errors.mean(), on)
 
-    def _previous_loss(self, network: MultiHead, previous: Previous) -> _Pull | None:
-        if previous.head == network.pointer.head:
+    def _compare_current(self, name: str) -> _Compared | None:
+        held = self._held.get(name)
+        network = self.networks[name]
+        if held is None or held[1][0] == network.pointer.head:
             return None
-        if self._sample is None:
+        task = held[0][0]
+        entry = self.kept[task][name]
+        inputs = placed(network, self._current_inputs(name, entry["like"]))
+        with eval_mode(network.module):
+            before, now = outputs_before_and_now(network, entry["head"], entry["weights"], inputs)
+        errors = self._errors(
+            name, now, before, entry["unit"].expand(len(now), -1), [task], np.zeros(len(now), int)
+        )
+        return _Compared(errors.mean(), list(network.shared_parameters().values()))
+
+    def _current_inputs(self, name: str, like: list[Tensor]) -> tuple[Tensor, ...]:
+        if self.learner is None or self.learner.replay is None:
             raise OwlStateError(
                 'DistillationRegularizer: states="current" needs rows of the current task; '
-                "call bind(networks, sample)"
+                "bind(learner) a learner that knows its replay"
             )
-        inputs = placed(network, previous.inputs_of(self._sample(self.batch_size)))
-        with eval_mode(network.module):
-            loss = distillation_loss(previous.now(network, inputs), previous.before(network, inputs))
-        return _Pull(loss, list(network.shared_parameters().values()))
+        replay = self.learner.replay
+        rows = replay.sample(min(self.batch_size, len(replay)))
+        inputs: tuple[Tensor, ...] = self.learner.inputs(name, rows)
+        got, expected = ([(tuple(x.shape[1:]), x.dtype) for x in rows] for rows in (inputs, like))
+        if [_kind(x) for x in inputs] != [_kind(x) for x in like]:
+            raise OwlTypeError(
+                f'DistillationRegularizer: with states="current" the learner gave inputs of {got} for '
+                f"network {name!r}; expected {expected}, what it was remembered with"
+            )
+        return inputs
 
-    def _add_gradient(self, optimizer: Optimizer) -> None:
-        if not self._kept:
-            return
-        mine = {id(p) for p in owned(optimizer)}
-        for name in self._kept:
-            network = self._networks.get(name)
-            if network is not None and not any(id(p) in mine for p in parameters_of(network.module)):
-                continue  # another optimizer's network
-            self._steps[name] = self._steps.get(name, 0) + 1
-            if self._steps[name] % self.every:
-                continue
-            with torch.enable_grad():
-                found = self._loss(name)
-                if found is None:
-                    continue
-                meant = [p for p in found.on if id(p) in mine and p.requires_grad]
-                loss = self.every * found.loss
-                grads = torch.autograd.grad(loss, meant, allow_unused=True) if meant else ()
-            _add(meant, grads, gradient_scale(optimizer))
+    def _errors(
+        self, name: str, output: Tensor, stored: Tensor, unit: Tensor, tasks: list[str], of_row: np.ndarray
+    ) -> Tensor:
+        """Squared differences of each row (B,), in units where there is no strength; drift is noted."""
+        stored, unit = stored.to(output), unit.to(output)
+        count = self._notes[name] = self._notes.get(name, -1) + 1
+        width = min(output.shape[1], stored.shape[1])
+        unit = unit[:, :width]
+        noted = count % NOTED == 0
+        relative = None
+        if self.strength is None or noted:
+            relative = _row_errors(output[:, :width] / unit, stored[:, :width] / unit)
+        if noted and relative is not None:
+            self._note(name, relative.detach(), tasks, of_row)
+        return relative if self.strength is None and relative is not None else _row_errors(output, stored)
+
+    def _note(self, name: str, errors: Tensor, tasks: list[str], of_row: np.ndarray) -> None:
+        """Keep the drift of each task that was drawn, and warn when held heads drift for long."""
+        values = errors.double().cpu().numpy()
+        squares = np.bincount(of_row, weights=values) / np.maximum(np.bincount(of_row), 1)
+        drift = self._drift.setdefault(name, {})
+        for task, square in zip(tasks, squares, strict=False):
+            drift[task] = float(np.sqrt(square))
+        large = float(np.sqrt(values.mean())) > DRIFTED
+        self._drifting[name] = self._drifting.get(name, 0) + 1 if large else 0
+        if self._drifting[name] == FULL:
+            worst = max(drift, key=drift.__getitem__)
+            warnings.warn(
+                f"DistillationRegularizer: heads of network {name!r} drift although they are held (that of "
+                f"task {worst!r} by {drift[worst]:.1f} times its spread): the shared layers may be too small "
+                "for all tasks, the step size too large, or the strength too small",
+                UserWarning,
+                stacklevel=2,
+            )
+
+    # --- the pull ---
+
+    def _pull(self, name: str, mine: set[int], scale: Tensor | None) -> Pull | None:
+        if name not in self._held or not strength_of(self.strength, name):
+            return None
+        self._steps[name] = self._steps.get(name, 0) + 1
+        if self._steps[name] % self.every:
+            return None
+        with torch.enable_grad():
+            found = self._compare(name)
+            if found is None:
+                return None
+            if self.strength is not None:
+                return gradient_of(self.every * strength_of(self.strength, name) * found.loss, found.on, mine)
+            return self._relative_pull(name, found, mine, scale)
+
+    def _relative_pull(
+        self, name: str, found: _Compared, mine: set[int], scale: Tensor | None
+    ) -> Pull | None:
+        """The gradient with a norm on the shared parameters that follows the learner's (see the class)."""
+        parameters, grads = gradient_of(found.loss, found.on, mine)
+        shared = {id(p) for p in self.networks[name].shared_parameters().values()}
+        own = [p.grad for p in parameters if id(p) in shared and p.grad is not None]
+        ours = [g for p, g in zip(parameters, grads, strict=True) if id(p) in shared]
+        if not own or not ours:
+            return None  # the learner does not train the trunk now: no head is in danger
+        with torch.no_grad():
+            norm = torch.stack(torch._foreach_norm(own)).norm()
+            if scale is not None:
+                norm = norm / scale.to(norm)
+            mean = self._gradient.get(name, norm).to(norm)
+            mean = torch.where(norm.isfinite(), mean + AVERAGED * (norm - mean), mean)
+            self._gradient[name] = mean
+            drift = found.loss.detach().sqrt()
+            size = self.every * mean * (PULL * drift).clamp(max=MOST_PULL)
+            factor = size / torch.stack(torch._foreach_norm(ours)).norm().clamp(
+                min=torch.finfo(norm.dtype).tiny
+            )
+            return parameters, [g * factor for g in grads]
 
 
-@torch.no_grad()
-def _add(parameters: list[nn.Parameter], grads: tuple[Tensor | None, ...], scale: Tensor | None) -> None:
-    for parameter, grad in zip(parameters, grads, strict=True):
-        if grad is None:
-            continue
-        if scale is not None:
-            grad = grad * scale.to(grad)
-        if parameter.grad is not None:
-            parameter.grad.add_(grad)
-        else:  # a copy: autograd may share its results, and fused optimizers need the parameter's layout
-            parameter.grad = torch.empty_like(parameter).copy_(grad)
+def answers(name: str, network: MultiHead, head: int, inputs: tuple[Tensor, ...]) -> Tensor:
+    """What ``head`` answers, (N, A), computed in pieces and kept where the inputs are."""
+    home = inputs[0].device
+    with torch.no_grad(), eval_mode(network.module):
+        pieces = [
+            network(*placed(network, tuple(x[start : start + CHUNK] for x in inputs)), head=head).to(home)
+            for start in range(0, len(inputs[0]), CHUNK)
+        ]
+    output = torch.cat(pieces)
+    if output.dim() != 2:
+        raise OwlValueError(
+            f"DistillationRegularizer.remember: network {name!r} gave {tuple(output.shape)}; "
+            "expected (N, outputs)"
+        )
+    if not (output.isfinite() | output.isneginf()).all():
+        raise NonFiniteError(
+            f"DistillationRegularizer.remember: outputs of head {head} of network {name!r} are not finite"
+        )
+    return output
+
+
+def placed(network: MultiHead, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """The inputs where the network's parameters are now, floating ones in their dtype."""
+    like = next(iter(network.module.parameters()))
+    return tuple(x.to(like.device, like.dtype if x.is_floating_point() else x.dtype) for x in inputs)
+
+
+def outputs_before_and_now(
+    network: MultiHead, head: int, weights: Mapping[str, Tensor], inputs: tuple[Tensor, ...]
+) -> tuple[Tensor, Tensor]:
+    """What kept weights answer, ``g_τ ∘ f_old``, and today's trunk through the same head, ``g_τ ∘ f_new``.
+
+    The equation regularizes the trunk and has one g_τ on both sides: the head gets no gradient.
+    """
+    own = tensors_of(network.module)
+    kept = {name: w.to(own[name]) for name, w in weights.items()}
+    fixed = {name: p.detach() for name, p in network.head_parameters(head).items()}
+    with network.pointer.at(head):
+        with torch.no_grad():
+            before: Tensor = functional_call(network.module, kept, inputs)
+        now: Tensor = functional_call(network.module, fixed, inputs)
+    return before, now
+
+
+def _kind(x: Tensor) -> tuple[object, ...]:
+    return (x.shape[1:], "floating" if x.is_floating_point() else x.dtype)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -11,52 +11,87 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from owlrl.errors import NonFiniteError, OwlStateError, raise_problems
+from owlrl._arguments import Arguments
+from owlrl.errors import NonFiniteError, raise_problems
 from owlrl.fisher import squared_gradients
 from owlrl.protocols import Consolidation, MultiHead
-from owlrl.regularizers._checks import (
+from owlrl.regularizers.base import (
+    Pull,
+    Regularizer,
     Strength,
-    check_consolidation,
-    every,
-    is_count,
-    is_number,
-    network_problems,
+    check_strength,
+    evenly,
+    owned,
     strength_of,
-    strength_problems,
+    tensor_problems,
 )
-from owlrl.regularizers._hooks import StepHooks, gradient_scale, owned
-from owlrl.regularizers._terms import Terms, misfits, parse_terms
-from owlrl.regularizers.quadratic import ewc_penalty, merge_terms
-from owlrl.types import Transitions
 
-__all__ = ["EWCRegularizer"]
+__all__ = ["EWCRegularizer", "ewc_penalty", "merge_terms"]
+
+
+def ewc_penalty(parameter: Tensor, importance: Tensor, anchor: Tensor, strength: float = 1.0) -> Tensor:
+    """``½ λ Σ_i F_i (θ_i − θ*_i)²``: three tensors of one shape → a scalar.
+
+    >>> import torch
+    >>> from owlrl.regularizers import ewc_penalty
+    >>> ewc_penalty(torch.tensor([1.0, 5.0]), torch.tensor([3.0, 0.0]), torch.tensor([3.0, 1.0]), 10.0)
+    tensor(60.)
+    """
+    return 0.5 * strength * (importance * (parameter - anchor).square()).sum()
+
+
+def merge_terms(terms: Iterable[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor, Tensor]:
+    """One quadratic for many: ``Σ_t F_t (θ − θ*_t)² = A (θ − m)² + c``, all of the parameter's shape.
+
+    ``A = Σ F_t`` and ``m = Σ F_t θ*_t / Σ F_t`` (0 where nothing matters). Terms are taken in one
+    after the other, by the weighted-mean update: nothing large is subtracted from something large.
+
+    Args:
+        terms: importance F_t and anchor θ*_t of each task, at least one.
+
+    >>> import torch
+    >>> from owlrl.regularizers import merge_terms
+    >>> one, three = torch.tensor(1.0), torch.tensor(3.0)
+    >>> merge_terms([(one, torch.tensor(0.0)), (three, torch.tensor(4.0))])  # 1·θ² + 3·(θ − 4)²
+    (tensor(4.), tensor(3.), tensor(12.))
+    """
+    pairs = list(terms)
+    total = torch.zeros_like(pairs[0][0])
+    centre, constant = total.clone(), total.clone()
+    for importance, anchor in pairs:
+        before, total = total, total + importance
+        share = torch.where(total > 0, importance / total, torch.zeros_like(total))
+        distance = anchor - centre
+        centre = centre + share * distance
+        constant = constant + before * share * distance.square()
+    return total, centre, constant
 
 
 @dataclass(frozen=True)
-class _Active:
-    """The merged quadratic of the parameters that are trained now: λA, m, and λ/2 Σ c."""
+class _Quadratic:
+    """The merged quadratic of a network's shared and active parameters: A and m of each, and Σ c."""
 
-    key: tuple[object, ...]
-    parameters: list[Tensor]
+    head: int
+    parameters: list[nn.Parameter]
     stiffness: list[Tensor]
     centre: list[Tensor]
     constant: Tensor
 
-    def fits(self, key: tuple[object, ...]) -> bool:
-        """Whether nothing moved to another device, dtype, head or group since it was made."""
-        return self.key == key and all(
+    def fits(self, head: int) -> bool:
+        """Whether nothing moved to another device, dtype or head since it was made."""
+        return self.head == head and all(
             p.dtype == s.dtype and p.device == s.device
             for p, s in zip(self.parameters, self.stiffness, strict=True)
         )
 
 
-class EWCRegularizer:
+class EWCRegularizer(Regularizer):
     """Elastic weight consolidation: ``Σ_tasks ½ λ Σ_i F_i (θ_i − θ*_i)²`` on trunk and active head.
 
     ``F`` is the mean squared gradient (`owlrl.fisher.squared_gradients`) on rows of the task and
     ``θ*`` the weights when it ended. Terms are kept by task and parameter name, and merged into
     one quadratic for use, so an update costs the same after one task and after a hundred. A task
-    that is consolidated again replaces its own term. Idle heads never receive a gradient.
+    that is remembered again replaces its own term. Idle heads never receive a gradient.
 
     Use either `penalty` in a loss of one's own or `attach` for a loop one cannot change: the
     hook adds the same gradient in closed form right before the step, hence after the
@@ -68,8 +103,9 @@ class EWCRegularizer:
         importance: "output" differentiates the network's output (for a Q-network Q(s, a)), "loss"
             the learner's loss, which nearly vanishes once a task has been learned.
         max_samples: rows the importance is computed from, at most; evenly spread over those given.
+            Their weights, where they have any, count.
         max_grad_norm: clips the norm of all of an attached optimizer's gradients, penalty
-            included, from the first consolidated task on.
+            included, from the first remembered task on.
         method: how the importance is computed, see `squared_gradients`.
 
     >>> import torch
@@ -81,7 +117,7 @@ class EWCRegularizer:
     >>> q = MultiHeadQ(nn.Linear(4, 8), 8, 2)
     >>> ewc = EWCRegularizer(500.0)
     >>> observation, action = torch.ones(10, 4), torch.zeros(10, dtype=torch.int64)
-    >>> ewc.consolidate("left", {"q": Consolidation(q, 0, (observation,), (action,), taken, taken)})
+    >>> ewc.remember("left", {"q": Consolidation(q, 0, (observation,), (action,), taken, taken)})
     >>> ewc.penalty().item()
     0.0
     >>> with torch.no_grad():
@@ -99,53 +135,23 @@ class EWCRegularizer:
         max_grad_norm: float | None = None,
         method: Literal["auto", "hooks", "vmap", "loop"] = "auto",
     ) -> None:
-        problems = strength_problems(strength)
-        if importance not in ("output", "loss"):
-            problems.append(f'importance is {importance!r}; expected "output" or "loss"')
-        if not is_count(max_samples):
-            problems.append(f"max_samples is {max_samples!r}; expected an int >= 1")
-        if max_grad_norm is not None and not (is_number(max_grad_norm) and max_grad_norm > 0):
-            problems.append(f"max_grad_norm is {max_grad_norm!r}; expected a finite number > 0, or None")
-        if method not in ("auto", "hooks", "vmap", "loop"):
-            problems.append(f'method is {method!r}; expected "auto", "hooks", "vmap" or "loop"')
-        raise_problems("EWCRegularizer", problems)
-        self.strength = strength
-        self.importance = importance
-        self.max_samples = max_samples
-        self.max_grad_norm = max_grad_norm
-        self.method = method
-        self._networks: dict[str, MultiHead] = {}
-        self._terms: Terms = {}
+        arguments = Arguments("EWCRegularizer")
+        check_strength(arguments, strength)
+        self.importance = arguments.choice("importance", importance, ("output", "loss"))
+        self.max_samples = arguments.integer("max_samples", max_samples)
+        self.max_grad_norm = arguments.number("max_grad_norm", max_grad_norm, above=0.0, none=True)
+        self.method = arguments.choice("method", method, ("auto", "hooks", "vmap", "loop"))
+        arguments.check()
+        super().__init__(strength)
         self._merged: dict[str, dict[str, tuple[Tensor, Tensor, Tensor]]] = {}
-        self._active: dict[int, _Active] = {}
-        self._hooks = StepHooks("EWCRegularizer")
+        self._current: dict[str, _Quadratic] = {}
         self._warned = False
 
-    @property
-    def tasks(self) -> list[str]:
-        """The tasks that are guarded, in the order they came."""
-        return list(dict.fromkeys(task for terms in self._terms.values() for task in terms))
-
-    def bind(
-        self,
-        networks: Mapping[str, MultiHead],
-        sample: Callable[[int], Transitions] | None = None,
-    ) -> None:
-        """Guard these networks; terms that were loaded before must fit them."""
-        self._hooks.refuse_others(self._networks, networks)
-        problems = network_problems(self.strength, networks, every_name=True)
-        raise_problems("EWCRegularizer.bind", problems or misfits(self._terms, networks, every_name=True))
-        self._networks = dict(networks)
-        self._active.clear()
-
-    def consolidate(self, task: str, context: Mapping[str, Consolidation]) -> None:
+    def remember(self, task: str, context: Mapping[str, Consolidation]) -> None:
         """Compute the term of ``task`` from its rows; replaces the one it had."""
-        where = "EWCRegularizer.consolidate"
-        check_consolidation(where, task, context, self.strength)
-        networks = {name: c.network for name, c in context.items()}
-        raise_problems(where, misfits(self._terms, networks, every_name=False))
-        new = {name: self._term(c) for name, c in context.items() if strength_of(self.strength, name) > 0}
-        if not self._warned and any(_has_running_statistics(networks[name].module) for name in new):
+        held = self._check_context(task, context)
+        new = {name: self._entry(c) for name, c in held.items()}
+        if not self._warned and any(_has_running_statistics(c.network.module) for c in held.values()):
             self._warned = True
             warnings.warn(
                 "EWCRegularizer: the network keeps running statistics (BatchNorm or alike), which no penalty "
@@ -153,144 +159,112 @@ class EWCRegularizer:
                 UserWarning,
                 stacklevel=2,
             )
-        self._networks.update(networks)
-        self._set_terms(
-            {
-                **self._terms,
-                **{name: {**self._terms.get(name, {}), task: term} for name, term in new.items()},
-            }
-        )
+        self._keep(task, context, new)
 
-    def penalty(self) -> Tensor:
-        """The penalty on shared parameters and the active head's, a scalar; 0 before the first task."""
-        if not self._merged:
-            return torch.zeros(())
-        active = self._current(None)
-        total = active.constant
-        for parameter, stiffness, centre in zip(
-            active.parameters, active.stiffness, active.centre, strict=True
-        ):
+    def term(self, name: str) -> Tensor | None:
+        """``½ Σ_i F_i (θ_i − θ*_i)²`` over tasks, shared parameters and the active head's."""
+        if name not in self._merged:
+            return None
+        now = self._quadratic(name)
+        total = now.constant
+        for parameter, stiffness, centre in zip(now.parameters, now.stiffness, now.centre, strict=True):
             total = total + ewc_penalty(parameter, stiffness, centre)
         return total
 
-    def attach(self, optimizer: Optimizer) -> None:
-        """Add the penalty's gradient before every ``optimizer.step()``."""
-        self._hooks.attach(optimizer, self._add_gradient)
-        self._active.clear()
+    @torch.no_grad()
+    def _pull(self, name: str, mine: set[int], scale: Tensor | None) -> Pull | None:
+        """``λ A (θ − m)`` of what is trained: the gradient of the term in closed form."""
+        if name not in self._merged:
+            return None
+        now = self._quadratic(name)
+        rows = zip(now.parameters, now.stiffness, now.centre, strict=True)
+        trained = [row for row in rows if id(row[0]) in mine and row[0].grad is not None]
+        if not trained:
+            return None
+        parameters, stiffness, centre = (list(column) for column in zip(*trained, strict=True))
+        pull = torch._foreach_sub(parameters, centre)
+        torch._foreach_mul_(pull, stiffness)
+        torch._foreach_mul_(pull, strength_of(self.strength, name))
+        return parameters, list(pull)
 
-    def detach(self) -> None:
-        """Undo every `attach`."""
-        self._hooks.detach()
-        self._active.clear()
+    def _finish(self, optimizer: Optimizer, scale: Tensor | None) -> None:
+        if self.max_grad_norm is not None and self._merged:
+            limit = self.max_grad_norm * (1.0 if scale is None else float(scale))
+            nn.utils.clip_grad_norm_(owned(optimizer), limit)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Every task's importance and anchor, by network, task and parameter name."""
-        return {
-            "terms": {
-                network: {
-                    task: {"importance": dict(importance), "anchor": dict(anchor)}
-                    for task, (importance, anchor) in terms.items()
-                }
-                for network, terms in self._terms.items()
-            }
-        }
-
-    def load_state_dict(self, state_dict: dict[str, Any], /) -> None:
-        """Take the terms over; if networks are bound, they must fit."""
-        terms, problems = parse_terms(state_dict)
-        if self._networks and not problems:
-            problems = misfits(terms, self._networks, every_name=True)
-        raise_problems("EWCRegularizer.load_state_dict", problems)
-        self._set_terms(terms)
-
-    def __repr__(self) -> str:
-        return f"EWCRegularizer({self.strength!r}, importance={self.importance!r}, tasks={self.tasks})"
-
-    def _term(self, c: Consolidation) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    def _entry(self, c: Consolidation) -> dict[str, dict[str, Tensor]]:
         """Importance and anchor of the shared parameters and of the task's own head."""
         own = {**c.network.shared_parameters(), **c.network.head_parameters(c.head)}
         infinite = [f"parameter {name!r} is not finite" for name, p in own.items() if not p.isfinite().all()]
-        raise_problems("EWCRegularizer.consolidate", infinite, kind=NonFiniteError)
-        rows = every((*c.inputs, *c.targets), self.max_samples)
+        raise_problems("EWCRegularizer.remember", infinite, kind=NonFiniteError)
+        weight = () if c.weight is None else (c.weight,)
+        rows = evenly((*c.inputs, *c.targets, *weight), self.max_samples)
         with c.network.pointer.at(c.head):
             importance = squared_gradients(
                 c.network.module,
                 c.output if self.importance == "output" else c.loss,
                 rows[: len(c.inputs)],
-                targets=rows[len(c.inputs) :],
+                targets=rows[len(c.inputs) : len(c.inputs) + len(c.targets)],
+                weights=rows[-1] if weight else None,
                 parameters=own,
                 method=self.method,
             )
         anchor = {name: own[name].detach().to(f.dtype, copy=True) for name, f in importance.items()}
-        return importance, anchor
+        return {"importance": importance, "anchor": anchor}
 
-    def _set_terms(self, terms: Terms) -> None:
-        merged: dict[str, dict[str, tuple[Tensor, Tensor, Tensor]]] = {}
-        for network, of_task in terms.items():
-            names = dict.fromkeys(name for importance, _ in of_task.values() for name in importance)
-            merged[network] = {
-                name: merge_terms((f[name], a[name]) for f, a in of_task.values() if name in f)
-                for name in names
-            }
-        self._terms, self._merged = terms, {name: found for name, found in merged.items() if found}
-        self._active.clear()
+    def _changed(self) -> None:
+        super()._changed()
+        merged: dict[str, dict[str, list[tuple[Tensor, Tensor]]]] = {}
+        for entries in self.kept.values():
+            for network, entry in entries.items():
+                names = merged.setdefault(network, {})
+                for name, importance in entry["importance"].items():
+                    names.setdefault(name, []).append((importance, entry["anchor"][name]))
+        self._merged = {
+            network: {name: merge_terms(pairs) for name, pairs in names.items()}
+            for network, names in merged.items()
+        }
+        self._current.clear()
 
-    def _current(self, optimizer: Optimizer | None) -> _Active:
-        """The quadratic of what is trained now; with ``optimizer``, of what it owns."""
-        unbound = [name for name in self._merged if name not in self._networks]
-        if unbound:
-            raise OwlStateError(
-                f"EWCRegularizer: there are terms for {unbound}, whose networks are not known; "
-                "call bind({name: network})"
+    def _quadratic(self, name: str) -> _Quadratic:
+        """The quadratic of what is trained now in network ``name``."""
+        network = self.networks[name]
+        head, now = network.pointer.head, self._current.get(name)
+        if now is None or not now.fits(head):
+            live = {**network.shared_parameters(), **network.head_parameters(head)}
+            held = [(p, *self._merged[name][key]) for key, p in live.items() if key in self._merged[name]]
+            constant = torch.zeros(())
+            for parameter, *_, rest in held:
+                constant = constant.to(parameter) + (0.5 * rest.sum()).to(parameter)
+            now = self._current[name] = _Quadratic(
+                head,
+                [p for p, *_ in held],
+                [total.to(p) for p, total, *_ in held],
+                [centre.to(p) for p, _, centre, _ in held],
+                constant,
             )
-        heads = tuple(self._networks[name].pointer.head for name in self._merged)
-        sizes = () if optimizer is None else tuple(len(group["params"]) for group in optimizer.param_groups)
-        active = self._active.get(id(optimizer))
-        if active is None or not active.fits((heads, sizes)):
-            mine = None if optimizer is None else {id(p) for p in owned(optimizer)}
-            active = self._active[id(optimizer)] = self._assemble((heads, sizes), mine)
-        return active
+        return now
 
-    def _assemble(self, key: tuple[object, ...], mine: set[int] | None) -> _Active:
-        parameters: list[Tensor] = []
-        stiffness, centres = [], []
-        constant = torch.zeros(())
-        for network, quadratics in self._merged.items():
-            handle, strength = self._networks[network], strength_of(self.strength, network)
-            live = {**handle.shared_parameters(), **handle.head_parameters(handle.pointer.head)}
-            for name, parameter in live.items():
-                if name not in quadratics or (mine is not None and id(parameter) not in mine):
-                    continue
-                total, centre, rest = quadratics[name]
-                parameters.append(parameter)
-                stiffness.append((strength * total).to(parameter))
-                centres.append(centre.to(parameter))
-                constant = constant.to(parameter) + (0.5 * strength * rest.sum()).to(parameter)
-        return _Active(key, parameters, stiffness, centres, constant)
+    def _entry_problems(self, where: str, entry: Any, network: MultiHead | None) -> list[str]:
+        try:
+            importance, anchor = entry["importance"], entry["anchor"]
+            found = _value_problems(where, importance, anchor)
+        except (AttributeError, KeyError, TypeError) as error:
+            return [f"{where} cannot be read: {type(error).__name__}: {error}"]
+        return found or ([] if network is None else tensor_problems(where, importance, network))
 
-    @torch.no_grad()
-    def _add_gradient(self, optimizer: Optimizer) -> None:
-        """``grad += λ A (θ − m)`` for what the optimizer trains, then the clip."""
-        if not self._merged:
-            return
-        active = self._current(optimizer)
-        parameters, stiffness, centre = active.parameters, active.stiffness, active.centre
-        grads = [p.grad for p in parameters if p.grad is not None]
-        if not grads:
-            return
-        if len(grads) < len(parameters):
-            with_grad = [k for k, p in enumerate(parameters) if p.grad is not None]
-            parameters, stiffness, centre = (
-                [column[k] for k in with_grad] for column in (parameters, stiffness, centre)
-            )
-        pull = torch._foreach_sub(parameters, centre)
-        scale = gradient_scale(optimizer)
-        if scale is not None:
-            torch._foreach_mul_(pull, scale.to(pull[0].device))
-        torch._foreach_addcmul_(grads, stiffness, pull)
-        if self.max_grad_norm is not None:
-            limit = self.max_grad_norm * (1.0 if scale is None else float(scale))
-            nn.utils.clip_grad_norm_(owned(optimizer), limit)
+
+def _value_problems(where: str, importance: Mapping[str, Tensor], anchor: Mapping[str, Tensor]) -> list[str]:
+    if set(importance) != set(anchor):
+        return [f"{where}: importance and anchor are for different parameters"]
+    found = []
+    for name, f in importance.items():
+        a = anchor[name]
+        if f.shape != a.shape:
+            found.append(f"{where}: {name!r} has importance {tuple(f.shape)} and anchor {tuple(a.shape)}")
+        if not (f.isfinite().all() and a.isfinite().all() and (f >= 0).all()):
+            found.append(f"{where}: {name!r} is not finite, or its importance is negative")
+    return found
 
 
 def _has_running_statistics(module: nn.Module) -> bool:

@@ -1,14 +1,12 @@
 """Replays that know which task their rows belong to.
 
 `TaskScopedReplay` holds the rows of one task at a time; `SharedReplay` and `RehearsalReplay` are
-the paper's baselines; `ListReplay` scopes a list or deque that a script already has. Which rows
-are drawn is decided by a sampler: `UniformSampler`, `PrioritizedSampler` or
-`RewardBalancedSampler`.
+the paper's baselines. Which rows are drawn is decided by a sampler: `UniformSampler`,
+`PrioritizedSampler` or `RewardBalancedSampler`.
 """
 
 from __future__ import annotations
 
-from owlrl.replay.lists import ListReplay
 from owlrl.replay.samplers import (
     PrioritizedSampler,
     RewardBalancedSampler,
@@ -19,7 +17,6 @@ from owlrl.replay.samplers import (
 from owlrl.replay.scoped import RehearsalReplay, SharedReplay, TaskScopedReplay
 
 __all__ = [
-    "ListReplay",
     "PrioritizedSampler",
     "RehearsalReplay",
     "RewardBalancedSampler",

@@ -4,12 +4,10 @@ A selector takes one loss per head and step and says which head acts next. Where
 from is the business of `owlrl.evidence`.
 """
 
+from owlrl.selection.base import Selector, distribution, draw
 from owlrl.selection.baselines import MaxQSelector, OracleSelector, UniformSelector
-from owlrl.selection.exp_weights import ExpWeightsSelector
-from owlrl.selection.restless import RestlessSelector
-from owlrl.selection.updates import (
-    distribution,
-    draw,
+from owlrl.selection.exp_weights import (
+    ExpWeightsSelector,
     fixed_share,
     hedge_update,
     paper_update,
@@ -17,12 +15,14 @@ from owlrl.selection.updates import (
     released_update,
     score,
 )
+from owlrl.selection.restless import RestlessSelector
 
 __all__ = [
     "ExpWeightsSelector",
     "MaxQSelector",
     "OracleSelector",
     "RestlessSelector",
+    "Selector",
     "UniformSelector",
     "distribution",
     "draw",

@@ -1,20 +1,19 @@
-"""The selectors that the paper compares with: told the head, a random one, the largest value."""
+"""The selectors that the paper compares with: the head given, a random one, the largest value."""
 
 from __future__ import annotations
 
-import numpy as np
-import numpy.typing as npt
+from typing import Any
 
-from owlrl.errors import OwlStateError, raise_problems
-from owlrl.selection._base import BoolArray, EpisodeSelector, IntArray, Rows, bool_problem, int_problem
-from owlrl.selection._weighted import WeightedSelector
-from owlrl.selection.updates import FloatArray
+import numpy as np
+
+from owlrl._arguments import Arguments
+from owlrl.selection.base import BoolArray, FloatArray, IntArray, Selector
 
 __all__ = ["MaxQSelector", "OracleSelector", "UniformSelector"]
 
 
-class OracleSelector(EpisodeSelector):
-    """Always the head it was told: the upper bound of what selection can reach.
+class OracleSelector(Selector):
+    """Always the head it was given: the upper bound of what selection can reach.
 
     Args:
         head: the arm, or an array (E,) with the arm of each of E episodes. It counts among the
@@ -28,28 +27,29 @@ class OracleSelector(EpisodeSelector):
     (1, array([0., 1., 0.]))
     """
 
+    batched = True
+
     def __init__(self, head: int | IntArray) -> None:
-        heads = np.asarray(head)
+        heads, arguments = np.asarray(head), Arguments("OracleSelector")
         if heads.dtype.kind not in "iu" or heads.ndim > 1 or heads.size == 0 or (heads < 0).any():
-            raise_problems(
-                "OracleSelector", [f"head is {head!r}; expected an int >= 0, or an array (E,) of them"]
-            )
-        super().__init__()
+            arguments.problem(f"head is {head!r}; expected an int >= 0, or an array (E,) of them")
+        arguments.check()
+        super().__init__(seed=0)
         self.head = head
         self._heads = heads.astype(np.int64)
 
-    def select(self) -> int | IntArray:
-        """The head it was told: an int, or (E,)."""
-        self._require_reset("select")
-        return self._arms(self._each())
+    def learn(self, scores: FloatArray, losses: FloatArray, arm: Any) -> FloatArray:
+        """There is nothing to learn."""
+        return scores
+
+    def chances(self, scores: FloatArray) -> FloatArray:
+        """1 for the head it was given."""
+        return _one_hot(np.broadcast_to(self._heads, len(scores)), scores.shape[1])
 
     def __repr__(self) -> str:
         return f"OracleSelector({self.head!r})"
 
-    def _each(self) -> IntArray:
-        return np.broadcast_to(self._heads, (self._num_episodes or 1,))
-
-    def _reset_problems(self, num_heads: int, num_episodes: int | None) -> list[str]:
+    def _size_problems(self, num_heads: int, num_episodes: int | None) -> list[str]:
         problems = []
         if self._heads.ndim and self._heads.shape != (num_episodes,):
             problems.append(
@@ -59,22 +59,14 @@ class OracleSelector(EpisodeSelector):
             problems.append(f"head is {self.head}; expected 0 to {num_heads - 1} ({num_heads} heads)")
         return problems
 
-    def _start(self, rows: BoolArray, *, fresh: bool) -> None:
-        """There is nothing to forget."""
 
-    def _learn(self, losses: FloatArray, rows: Rows) -> None:
-        """There is nothing to learn."""
-
-    def _probabilities(self) -> FloatArray:
-        return _one_hot(self._each(), self._num_heads)
-
-
-class UniformSelector(WeightedSelector):
+class UniformSelector(Selector):
     """A random head at every step, whatever the losses say: the lower bound.
 
     Args:
         hold: a drawn head is kept for this many calls of ``select``.
-        seed: of the selector's own generator; ``reset`` does not seed again.
+        seed: of the selector's own generator; ``reset`` does not seed again. None for torch's
+            (`torch.initial_seed`).
 
     >>> from owlrl.selection import UniformSelector
     >>> selector = UniformSelector(seed=0)
@@ -85,27 +77,26 @@ class UniformSelector(WeightedSelector):
     True
     """
 
+    batched = True
+
     def __init__(self, *, hold: int = 1, seed: int | None = None) -> None:
-        problems = int_problem("hold", hold, least=1)
-        if seed is not None:
-            problems += int_problem("seed", seed, least=0)
-        raise_problems("UniformSelector", problems)
         super().__init__(hold=hold, seed=seed)
         self.hold = hold
         self.seed = seed
 
+    def learn(self, scores: FloatArray, losses: FloatArray, arm: Any) -> FloatArray:
+        """There is nothing to learn."""
+        return scores
+
     def __repr__(self) -> str:
         return f"UniformSelector(hold={self.hold})"
 
-    def _learn(self, losses: FloatArray, rows: Rows) -> None:
-        """There is nothing to learn."""
 
-
-class MaxQSelector(EpisodeSelector):
+class MaxQSelector(Selector):
     """The head that promises most: the largest ``max_a Q(s, a)`` at the current observation.
 
     The values come by `observe_values`, which the policy calls before every ``select`` because
-    ``needs_values`` is true. Losses are checked and not used.
+    ``needs_values`` is true. Losses are checked and not used. Of equal heads the first is chosen.
 
     Args:
         every_step: choose at every step; otherwise once, at the first step of an episode.
@@ -119,47 +110,29 @@ class MaxQSelector(EpisodeSelector):
     """
 
     needs_values = True
+    batched = True
 
     def __init__(self, *, every_step: bool = False) -> None:
-        raise_problems("MaxQSelector", bool_problem("every_step", every_step))
-        super().__init__()
-        self.every_step = every_step
-        self._best: IntArray = np.empty(0, dtype=np.int64)  # (E,), -1 where no values were seen yet
-        self._chosen: BoolArray = np.empty(0, dtype=np.bool_)  # (E,), whether the choice is final
+        arguments = Arguments("MaxQSelector")
+        self.every_step = arguments.boolean("every_step", every_step)
+        arguments.check()
+        super().__init__(seed=0)
 
-    def observe_values(self, values: npt.ArrayLike) -> None:
-        """Take in ``max_a Q(s, a)`` of every head at the current observation: (n,) or (E, n)."""
-        self._require_reset("observe_values")
-        best = self._checked("observe_values", "values", values, slice(None)).argmax(axis=-1)
-        self._best = np.where(self._chosen, self._best, best)
+    def learn(self, scores: FloatArray, losses: FloatArray, arm: Any) -> FloatArray:
+        """There is nothing to learn."""
+        return scores
 
-    def select(self) -> int | IntArray:
-        """The head with the largest value seen; the first of equals."""
-        self._require_reset("select")
-        if (self._best < 0).any():
-            raise OwlStateError(
-                "MaxQSelector.select: no values were seen since reset; call observe_values(values) first"
-            )
-        self._chosen[:] = not self.every_step
-        return self._arms(self._best)
+    def look(self, scores: FloatArray, values: FloatArray, arm: Any) -> FloatArray:
+        """The values, unless a head was chosen from earlier ones."""
+        chosen: BoolArray = (arm >= 0) & (not self.every_step)
+        return np.where(chosen[:, None], scores, values)
+
+    def chances(self, scores: FloatArray) -> FloatArray:
+        """1 for the head with the largest value."""
+        return _one_hot(scores.argmax(axis=1), scores.shape[1])
 
     def __repr__(self) -> str:
         return f"MaxQSelector(every_step={self.every_step})"
-
-    def _start(self, rows: BoolArray, *, fresh: bool) -> None:
-        if fresh:
-            self._best = np.empty(len(rows), dtype=np.int64)
-            self._chosen = np.empty(len(rows), dtype=np.bool_)
-        self._best[rows] = -1
-        self._chosen[rows] = False
-
-    def _learn(self, losses: FloatArray, rows: Rows) -> None:
-        """There is nothing to learn."""
-
-    def _probabilities(self) -> FloatArray:
-        known = _one_hot(self._best, self._num_heads)  # a row of zeros where it is -1
-        known[self._best < 0] = 1.0 / self._num_heads
-        return known
 
 
 def _one_hot(arms: IntArray, num_heads: int) -> FloatArray:

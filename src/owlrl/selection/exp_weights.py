@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
-from owlrl.errors import OwlStateError, raise_problems
-from owlrl.selection._base import Rows, bool_problem, int_problem, real_problem
-from owlrl.selection._weighted import WeightedSelector
-from owlrl.selection.updates import (
-    FloatArray,
-    fixed_share,
-    hedge_update,
-    paper_update,
-    relative_losses,
-    released_update,
-)
+import numpy as np
 
-__all__ = ["ExpWeightsSelector", "Variant"]
+from owlrl._arguments import Arguments
+from owlrl.errors import OwlStateError
+from owlrl.selection.base import FloatArray, IntArray, Selector, distribution
+
+__all__ = [
+    "ExpWeightsSelector",
+    "Variant",
+    "fixed_share",
+    "hedge_update",
+    "paper_update",
+    "relative_losses",
+    "released_update",
+    "score",
+]
 
 Variant = Literal["hedge", "paper", "released"]
 
@@ -25,8 +28,13 @@ _DECAY: dict[Variant, float] = {"hedge": 1.0, "paper": 1.0, "released": 0.9}
 _SHARE: dict[Variant, float] = {"hedge": 0.001, "paper": 0.0, "released": 0.0}
 _HOLD: dict[Variant, int] = {"hedge": 8, "paper": 1, "released": 1}
 
+# The formulas: E episodes side by side, n heads (the arms), ``log_weights`` ℓ (E, n), p(i) ∝ exp ℓ(i). All
+# stay finite for every finite input up to ±1e300, so the probabilities always sum to 1.
+SCORE_CAP = 50.0  # the paper's cap on 1 / Ĝ
+_LIMIT = 1e300  # keeps sums of two log-weights inside float64
 
-class ExpWeightsSelector(WeightedSelector):
+
+class ExpWeightsSelector(Selector):
     """Draws a head with probability ∝ exp ℓ and moves ℓ by what each head's loss says.
 
     Three updates, each a pure function: ``"hedge"`` (`hedge_update`: every head learns from every
@@ -57,7 +65,8 @@ class ExpWeightsSelector(WeightedSelector):
             None: 8 for hedge, 1 for the others.
         relative: hedge only: divide the losses of each step by their largest (`relative_losses`);
             for losses of unknown size, such as those of ``TDErrorEvidence(calibrated=False)``.
-        seed: of the selector's own generator; ``reset`` does not seed again.
+        seed: of the selector's own generator; ``reset`` does not seed again. None for torch's
+            (`torch.initial_seed`).
 
     >>> from owlrl.selection import ExpWeightsSelector
     >>> selector = ExpWeightsSelector(seed=0)
@@ -68,6 +77,8 @@ class ExpWeightsSelector(WeightedSelector):
     >>> int(selector.probabilities.argmax())
     1
     """
+
+    batched = True
 
     def __init__(
         self,
@@ -81,29 +92,17 @@ class ExpWeightsSelector(WeightedSelector):
         relative: bool = False,
         seed: int | None = None,
     ) -> None:
-        problems = real_problem("eta", eta, "a finite number > 0", lambda x: 0.0 < x <= 1e300)
-        if decay is not None:
-            problems += real_problem("decay", decay, "a number from 0 to 1, or None", lambda x: 0 <= x <= 1)
-        if variant not in get_args(Variant):
-            problems.append(f"variant is {variant!r}; expected one of {', '.join(get_args(Variant))}")
-        problems += real_problem("floor", floor, "a number >= 0 and < 1", lambda x: 0 <= x < 1)
-        if share is not None:
-            problems += real_problem("share", share, "a number >= 0 and < 1, or None", lambda x: 0 <= x < 1)
-        if hold is not None:
-            problems += int_problem("hold", hold, least=1)
-        problems += bool_problem("relative", relative)
-        if seed is not None:
-            problems += int_problem("seed", seed, least=0)
-        raise_problems("ExpWeightsSelector", problems)
-        super().__init__(hold=_HOLD[variant] if hold is None else hold, seed=seed)
-        self.eta = eta
-        self.decay = decay
-        self.variant = variant
-        self.floor = floor
-        self.share = share
-        self.hold = hold
-        self.relative = relative
-        self.seed = seed
+        arguments = Arguments("ExpWeightsSelector")
+        self.eta = arguments.number("eta", eta, above=0.0)
+        self.decay = arguments.number("decay", decay, least=0.0, most=1.0, none=True)
+        self.variant = arguments.choice("variant", variant, get_args(Variant))
+        self.floor = arguments.number("floor", floor, least=0.0, below=1.0)
+        self.share = arguments.number("share", share, least=0.0, below=1.0, none=True)
+        self.hold = arguments.integer("hold", hold, none=True)
+        self.relative = arguments.boolean("relative", relative)
+        self.seed = arguments.integer("seed", seed, least=0, none=True)
+        arguments.check()
+        super().__init__(hold=_HOLD[self.variant] if self.hold is None else self.hold, seed=self.seed)
 
     def __repr__(self) -> str:
         return (
@@ -111,25 +110,145 @@ class ExpWeightsSelector(WeightedSelector):
             f"floor={self.floor}, share={self.share}, hold={self.hold}, relative={self.relative})"
         )
 
-    def _learn(self, losses: FloatArray, rows: Rows) -> None:
+    def learn(self, scores: FloatArray, losses: FloatArray, arm: Any) -> FloatArray:
+        """Log-weights (E, n) after a step, by the variant's update."""
         decay = _DECAY[self.variant] if self.decay is None else self.decay
         share = _SHARE[self.variant] if self.share is None else self.share
-        before = self._log_weights[rows]
         if self.variant == "hedge":
             seen = relative_losses(losses) if self.relative else losses
-            after = hedge_update(before, seen, eta=self.eta, decay=decay)
+            after = hedge_update(scores, seen, eta=self.eta, decay=decay)
         elif self.variant == "released":
-            after = released_update(before, losses, eta=self.eta, decay=decay)
+            after = released_update(scores, losses, eta=self.eta, decay=decay)
         else:
-            arms = self._draws.arms[rows]
-            if (arms < 0).any():
+            if (arm < 0).any():
                 raise OwlStateError(
                     "ExpWeightsSelector.update: the paper's update moves the drawn head, and none was "
                     "drawn since reset; call select() first"
                 )
-            drawn_from = self._probabilities()[rows]
-            after = paper_update(before, losses, arms, drawn_from, eta=self.eta, decay=decay)
-        self._log_weights[rows] = fixed_share(after, share)
+            after = paper_update(scores, losses, arm, self.chances(scores), eta=self.eta, decay=decay)
+        return fixed_share(after, share)
 
-    def _smallest(self) -> float:
-        return min(self.floor, 0.5 / self._num_heads)
+    def chances(self, scores: FloatArray) -> FloatArray:
+        """Softmax of the log-weights, with the floor mixed in."""
+        return distribution(scores, min(self.floor, 0.5 / scores.shape[-1]))
+
+
+def relative_losses(losses: FloatArray) -> FloatArray:
+    """Losses of a step divided by the largest of that step: ``l(i) / max_j |l(j)|``; (E, n) → (E, n).
+
+    Evidence then weighs the same in tasks with rewards of 0.01 and of 100. All-zero rows stay zero.
+
+    >>> import numpy as np
+    >>> from owlrl.selection import relative_losses
+    >>> relative_losses(np.array([[1.0, 4.0], [0.0, 0.0]]))
+    array([[0.25, 1.  ],
+           [0.  , 0.  ]])
+    """
+    largest: FloatArray = np.abs(losses).max(axis=-1, keepdims=True)
+    zeros: FloatArray = np.zeros_like(losses)
+    return np.divide(losses, largest, out=zeros, where=largest > 0)
+
+
+def score(losses: FloatArray) -> FloatArray:
+    """The paper's feedback, higher is better: ``min(1 / loss, 50)`` (Algorithm 2); any shape.
+
+    A loss of zero, or below it, cannot be told from a perfect one and scores 50.
+
+    >>> import numpy as np
+    >>> from owlrl.selection import score
+    >>> score(np.array([[2.0, 0.0]]))
+    array([[ 0.5, 50. ]])
+    """
+    return 1.0 / np.maximum(losses, 1.0 / SCORE_CAP)
+
+
+def hedge_update(
+    log_weights: FloatArray, losses: FloatArray, *, eta: float, decay: float = 1.0
+) -> FloatArray:
+    """Exponential weights with full information: ``ℓ(i) ← decay · ℓ(i) − η · l(i)``; (E, n) → (E, n).
+
+    Every head can score every transition, so every arm learns from each step; the paper's
+    Eq. 2 is the bandit form of this. Adding one number to all losses of a row changes nothing.
+
+    >>> import numpy as np
+    >>> from owlrl.selection import hedge_update
+    >>> hedge_update(np.zeros((1, 2)), np.array([[3.0, 1.0]]), eta=0.5)
+    array([[-1.,  0.]])
+    """
+    with np.errstate(over="ignore"):  # an overflow means "ruled out", which the limit says too
+        excess = eta * (losses - losses.min(axis=-1, keepdims=True))
+    return _normalised(decay * log_weights - np.minimum(excess, _LIMIT))
+
+
+def paper_update(
+    log_weights: FloatArray,
+    losses: FloatArray,
+    arms: IntArray,
+    probabilities: FloatArray,
+    *,
+    eta: float,
+    decay: float = 1.0,
+) -> FloatArray:
+    """The paper's bandit (Eq. 2): ``ℓ(i) ← ℓ(i) + η · min(1 / l(i), 50) / p(i)`` for the drawn arm only.
+
+    ``arms`` (E,) are the drawn arms and ``probabilities`` (E, n) what they were drawn from.
+    The paper has no decay.
+
+    >>> import numpy as np
+    >>> from owlrl.selection import paper_update
+    >>> paper_update(np.zeros((1, 2)), np.array([[2.0, 0.1]]), np.array([0]),
+    ...              np.array([[0.5, 0.5]]), eta=1.0)
+    array([[ 0., -1.]])
+    """
+    drawn = np.arange(len(arms)), arms
+    with np.errstate(over="ignore", divide="ignore"):
+        gain = np.minimum(eta * score(losses[drawn]) / probabilities[drawn], _LIMIT)  # (E,)
+    moved = decay * log_weights
+    moved[drawn] += gain
+    return _normalised(moved)
+
+
+def released_update(
+    log_weights: FloatArray, losses: FloatArray, *, eta: float, decay: float = 0.9
+) -> FloatArray:
+    """The bandit of the published code: ``ℓ ← decay · ℓ``, then ``ℓ(i) ← ℓ(i) + η · s(i) / d(i)`` for all.
+
+    ``s(i) = min(1 / l(i), 50)`` and ``d(i) = max(exp ℓ(i), 1e-4)``. It replaces Eq. 2 of the
+    paper. The divisor makes ℓ itself matter and not only its differences: no shift is taken out.
+
+    >>> import numpy as np
+    >>> from owlrl.selection import released_update
+    >>> released_update(np.zeros((1, 2)), np.array([[2.0, 1.0]]), eta=1.0)
+    array([[0.5, 1. ]])
+    """
+    decayed = decay * log_weights
+    with np.errstate(over="ignore"):
+        divisor = np.maximum(np.exp(np.minimum(decayed, 700.0)), 1e-4)  # exp(710) is not a float
+        gain = eta * score(losses) / divisor
+    return np.minimum(decayed + gain, _LIMIT)
+
+
+def fixed_share(log_weights: FloatArray, share: float) -> FloatArray:
+    """Fixed share (Herbster and Warmuth, 1998): ``w(i) ← (1 − share) · w(i) + share · mean(w)``.
+
+    Every arm keeps a part of the weight that it can grow from, so a task that changes in the
+    middle of an episode is followed in few steps. The sum of the weights stays.
+
+    >>> import numpy as np
+    >>> from owlrl.selection import fixed_share
+    >>> np.exp(fixed_share(np.log([[0.9, 0.1]]), 0.5)).round(3)
+    array([[0.7, 0.3]])
+    """
+    if share == 0.0:
+        return log_weights
+    top: FloatArray = log_weights.max(axis=-1, keepdims=True)
+    weights: FloatArray = np.exp(log_weights - top)
+    shared: FloatArray = (1.0 - share) * weights + share * weights.mean(axis=-1, keepdims=True)
+    logs: FloatArray = np.log(np.maximum(shared, np.finfo(np.float64).tiny))
+    return top + logs
+
+
+def _normalised(log_weights: FloatArray) -> FloatArray:
+    """The same distribution with the largest log-weight at 0 and none under the limit."""
+    top: FloatArray = log_weights.max(axis=-1, keepdims=True)
+    return np.maximum(log_weights - top, -_LIMIT)

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
-from owlrl.errors import OwlStateError, OwlTypeError, raise_problems
-from owlrl.protocols import HeadSelector
-from owlrl.selection._base import BoolArray, EpisodeSelector, IntArray, Rows, int_problem
-from owlrl.selection.updates import FloatArray
+from owlrl._arguments import Arguments
+from owlrl.errors import OwlTypeError, OwlValueError, raise_problems
+from owlrl.protocols import HeadSelector, Stateful, missing_members
+from owlrl.selection.base import BoolArray, FloatArray, IntArray, Rows, Selector
 
 __all__ = ["RestlessSelector"]
 
+_OWN = {
+    "values": np.float64,
+    "chosen": np.int64,
+    "best": np.float64,
+    "idle": np.int64,
+    "away": np.int64,
+    "guest": np.int64,
+}
 
-class RestlessSelector(EpisodeSelector):
+
+class RestlessSelector(Selector):
     """Another selector, with a detour whenever the head it chose makes no progress.
 
     On the way to a goal a head's value rises. One that has been led off its way by a wrong head may go in
@@ -26,7 +38,7 @@ class RestlessSelector(EpisodeSelector):
         selector: chooses the head and takes in the evidence.
         patience: steps without a new high before a detour.
         detour: steps that another head then acts for.
-        seed: of the draws.
+        seed: of the draws; None for torch's (`torch.initial_seed`).
 
     >>> from owlrl.selection import OracleSelector, RestlessSelector
     >>> selector = RestlessSelector(OracleSelector(0), patience=2, detour=1, seed=0)
@@ -46,20 +58,19 @@ class RestlessSelector(EpisodeSelector):
     def __init__(
         self, selector: HeadSelector, *, patience: int = 8, detour: int = 4, seed: int | None = None
     ) -> None:
-        if not isinstance(selector, HeadSelector):
-            raise OwlTypeError(
-                f"RestlessSelector: selector is a {type(selector).__name__}; expected a head selector, "
-                "such as ExpWeightsSelector()"
+        arguments = Arguments("RestlessSelector")
+        # not isinstance, which runs the properties of someone else's object
+        if isinstance(selector, type) or missing_members(selector, HeadSelector):
+            arguments.instance(
+                "selector", selector, Selector, "a head selector, such as ExpWeightsSelector()"
             )
-        problems = int_problem("patience", patience, least=1) + int_problem("detour", detour, least=1)
-        if seed is not None:
-            problems += int_problem("seed", seed, least=0)
-        raise_problems("RestlessSelector", problems)
-        super().__init__()
+            arguments.check(kind=OwlTypeError)
+        self.patience = arguments.integer("patience", patience)
+        self.detour = arguments.integer("detour", detour)
+        self.seed = arguments.integer("seed", seed, least=0, none=True)
+        arguments.check()
+        super().__init__(seed=self.seed)
         self.selector = selector
-        self.patience = patience
-        self.detour = detour
-        self._generator = np.random.default_rng(seed)
         self._values: FloatArray = np.zeros((0, 0))
         self._chosen: IntArray = np.zeros(0, dtype=np.int64)  # by the other selector; -1 for none yet
         self._best: FloatArray = np.zeros(0)  # the chosen head's highest value
@@ -70,25 +81,24 @@ class RestlessSelector(EpisodeSelector):
     def reset(
         self, num_heads: int, *, num_episodes: int | None = None, mask: npt.ArrayLike | None = None
     ) -> None:
-        """Begin anew, as the other selector does; with ``mask`` (E,) the marked episodes only."""
+        """Begin from the start, as the other selector does; with ``mask`` (E,) the marked episodes only."""
         super().reset(num_heads, num_episodes=num_episodes, mask=mask)
         marked = None if mask is None else np.asarray(mask)
         self.selector.reset(num_heads, num_episodes=num_episodes, mask=marked)
 
+    def learn(self, scores: FloatArray, losses: FloatArray, arm: Any) -> FloatArray:
+        """The other selector learns; there are no scores here."""
+        return scores
+
     def observe_values(self, values: npt.ArrayLike) -> None:
         """Take in the greedy value of each head at the current observation: (n,) or (E, n)."""
-        self._require_reset("observe_values")
-        self._values = self._checked("observe_values", "values", values, slice(None))
+        super().observe_values(values)
         if self.selector.needs_values:
             self.selector.observe_values(np.asarray(values))
 
     def select(self) -> int | IntArray:
         """The head to act with now: the other selector's, or a guest's."""
-        self._require_reset("select")
-        if not self._values.size:
-            raise OwlStateError(
-                "RestlessSelector.select: no values were seen since reset; call observe_values(values) first"
-            )
+        self._require_values()
         chosen = np.atleast_1d(np.asarray(self.selector.select()))
         here = self._away == 0
         value = self._values[np.arange(len(chosen)), chosen]
@@ -101,24 +111,62 @@ class RestlessSelector(EpisodeSelector):
             others = self._generator.integers(1, self._num_heads, size=int(stuck.sum()))
             self._guest[stuck] = (chosen[stuck] + others) % self._num_heads
             self._away[stuck] = self.detour
-            self._chosen[stuck] = -1  # it begins anew afterwards
+            self._chosen[stuck] = -1  # it begins again afterwards
         away = self._away > 0
         self._away[away] -= 1
-        return self._arms(np.where(away, self._guest, chosen))
+        return self._shaped(np.where(away, self._guest, chosen))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where each episode is on its way, the generator, and the state of the other selector."""
+        if not isinstance(self.selector, Stateful):
+            raise OwlTypeError(
+                f"RestlessSelector.state_dict: {type(self.selector).__name__} has no state_dict and "
+                "load_state_dict; expected a selector that can be saved, such as one made from Selector"
+            )
+        own = {name: getattr(self, f"_{name}").copy() for name in _OWN}
+        return {**super().state_dict(), **own, "selector": self.selector.state_dict()}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:
+        """Continue from what ``state_dict`` gave, the other selector too."""
+        where = "RestlessSelector.load_state_dict"
+        raise_problems(where, [f"{key} is missing" for key in self.state_dict() if key not in state_dict])
+        heads, episodes = state_dict["num_heads"], state_dict["num_episodes"]
+        count = (episodes or 1) if heads else 0
+        own = {name: np.array(state_dict[name], dtype=kind) for name, kind in _OWN.items()}
+        sizes = {name: count * (heads if name == "values" else 1) for name in _OWN}
+        if odd := [name for name, array in own.items() if array.size != sizes[name]]:
+            raise OwlValueError(
+                f"{where}: {', '.join(odd)} do not fit {count} episodes and {heads} heads; pass what "
+                "state_dict() gave"
+            )
+        own["values"] = own["values"].reshape(count, heads)
+        before = super().state_dict()
+        super().load_state_dict(state_dict)
+        try:
+            self.selector.load_state_dict(state_dict["selector"])  # type: ignore[attr-defined]
+        except BaseException:
+            super().load_state_dict(before)
+            raise
+        for name, array in own.items():
+            setattr(self, f"_{name}", array)
 
     def __repr__(self) -> str:
         return f"RestlessSelector({self.selector!r}, patience={self.patience}, detour={self.detour})"
 
-    def _start(self, rows: BoolArray, *, fresh: bool) -> None:
+    def _begin(self, rows: BoolArray, *, fresh: bool) -> None:
+        super()._begin(rows, fresh=fresh)
         if fresh:
             count = len(rows)
-            self._values = np.zeros((0, 0))
+            self._values = np.zeros((count, self._num_heads))
             self._chosen, self._guest, self._idle, self._away = (
                 np.zeros(count, dtype=np.int64) for _ in range(4)
             )
             self._best = np.zeros(count)
         self._chosen[rows] = -1
         self._away[rows] = 0
+
+    def _look(self, values: FloatArray) -> None:
+        self._values = values
 
     def _learn(self, losses: FloatArray, rows: Rows) -> None:
         every = np.zeros((self._num_episodes or 1, self._num_heads))

@@ -7,7 +7,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from owlrl.adapters.sb3.observations import ObservationRows
+from owlrl.adapters.sb3.replay import ObservationRows
 from owlrl.errors import OwlTypeError
 from tests.adapters.helpers import OBSERVATIONS, Guess, dqn
 

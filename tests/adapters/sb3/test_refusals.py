@@ -90,12 +90,12 @@ REFUSED = {
     "noisy critic": (lambda: with_last(actor_critic(SAC), noisy), "critic cannot be given heads.*Noisy"),
     "normalised critic": (lambda: with_last(actor_critic(TD3), normed), "critic cannot be given heads"),
     "copied optimizer": (lambda: copied(dqn(), "policy"), "a deep copy of the network or of the optimizer"),
-    "copied actor optimizer": (lambda: copied(actor_critic(SAC), "actor"), "actor_optimizer does not hold"),
+    "copied actor optimizer": (lambda: copied(actor_critic(SAC), "actor"), "actor's optimizer does not hold"),
     "copied critic optimizer": (
         lambda: copied(actor_critic(TD3), "critic"),
-        "critic_optimizer does not",
+        "critic's optimizer does not",
     ),
-    "copied alpha optimizer": (lambda: copied(actor_critic(SAC), ""), "alpha_optimizer holds other"),
+    "copied alpha optimizer": (lambda: copied(actor_critic(SAC), ""), "temperature's optimizer holds other"),
 }
 
 
@@ -143,17 +143,18 @@ def test_a_changed_box_leaves_the_task_of_before(space):
     assert (owl.learner.networks["actor"].num_heads, list(owl.tasks)) == (heads, ["a"])
 
 
-def test_wrapping_inside_a_callback_is_refused():
+def test_wrapping_inside_a_callback_stops_at_the_first_update():
     class Wrapper(BaseCallback):
         def _on_step(self):
-            OwlWrapper(self.model)
+            if self.n_calls == 1:
+                made.append(OwlWrapper(self.model))
             return True
 
-    model = dqn()
-    modules = picture(model)["modules"]
-    with pytest.raises(OwlStateError, match=r"one cannot wrap a model inside DQN\.learn"):
+    model, made = dqn(), []
+    with pytest.raises(OwlStateError, match=r"train inside `with owl.task\(name\):`"):
         model.learn(10, callback=Wrapper())
-    assert (picture(model)["modules"], model.learning_starts) == (modules, 20)
+    assert model.num_timesteps == 2
+    made[0].unwrap()
     model.learn(30)
 
 
@@ -166,13 +167,14 @@ def test_all_that_is_wrong_with_a_model_is_said_at_once():
         "no environment",
         "warm_start is -1",
         "model.replay_buffer is a NoneType",
-        "actor_optimizer does not hold",
-        "alpha_optimizer holds other",
-        "init is 'other'",
+        "actor's optimizer does not hold",
+        "temperature's optimizer holds other",
+        "actor's init is 'other'",
+        "critic's init is 'other'",
         "critic cannot be given heads",
     ):
         assert part in str(caught.value), part
-    assert "7 problems" in str(caught.value)
+    assert "8 problems" in str(caught.value)
 
 
 def test_a_class_is_no_model():

@@ -14,7 +14,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from owlrl import OwlWrapper
-from owlrl.adapters.buffer_rows import refill
+from owlrl.adapters.buffers import refill
 from owlrl.adapters.sb3 import SB3Learner
 from owlrl.adapters.sb3.replay import new_buffer
 from owlrl.errors import OwlValueError
@@ -211,7 +211,7 @@ def test_state_comes_back(observations):
     with pytest.raises(OwlValueError, match="does not fit"):
         other.load_state_dict({"kept": {}})
     wrong = {**state, "kept": {"0": {**state["kept"]["0"], "actions": np.zeros((20, 1, 9))}}}
-    with pytest.raises(OwlValueError, match="rows of task '0'"):
+    with pytest.raises(OwlValueError, match="actions of task '0' have shape"):
         other.load_state_dict(wrong)
 
 

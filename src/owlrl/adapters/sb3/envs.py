@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FrameType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,26 +12,9 @@ from stable_baselines3.common.base_class import maybe_make_env
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, unwrap_vec_normalize
 
-from owlrl.errors import OwlStateError, OwlTypeError, OwlValueError, raise_problems
+from owlrl.errors import OwlTypeError, OwlValueError, raise_problems
 
-__all__ = ["TaskEnvs", "VectorEnvView", "actions_in", "refuse_in_learn"]
-
-
-def refuse_in_learn(model: OffPolicyAlgorithm, what: str) -> None:
-    """Raise if ``model.learn`` is running: its locals hold the buffer and the environment of the task.
-
-    >>> from stable_baselines3 import DQN
-    >>> from owlrl.adapters.sb3.envs import refuse_in_learn
-    >>> refuse_in_learn(DQN("MlpPolicy", "CartPole-v1", buffer_size=10), "begin a task")
-    """
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        if frame.f_code.co_name == "learn" and frame.f_locals.get("self") is model:
-            raise OwlStateError(
-                f"OwlWrapper: one cannot {what} inside {type(model).__name__}.learn (in a callback); return "
-                "False from the callback, and do it when learn has returned"
-            )
-        frame = frame.f_back
+__all__ = ["TaskEnvs", "VectorEnvView", "actions_in"]
 
 
 def actions_in(space: spaces.Space[Any]) -> int | None:
@@ -117,11 +98,29 @@ class TaskEnvs:
         self._open = task
         return changed
 
+    def stay(self, task: str) -> None:
+        """``task`` begins inside ``learn``, in the environment that is there; no other can be had."""
+        assert self.model.env is not None
+        if self._offered is not None and self._offered is not self.model.env:
+            self.withdraw()
+            raise OwlValueError(
+                f"OwlWrapper.task: {task!r} begins while learn is running, in the model's environment; leave "
+                "env= out"
+            )
+        self._offered = None
+        self._remember(task, self.model.env)
+        self._open = task
+
     def leave(self, task: str) -> None:
         """The task's block ends; it keeps the environment that the model has now."""
         assert self.model.env is not None
         self._remember(task, self.model.env)
         self._open = None
+
+    def forget(self, task: str) -> None:
+        """Know nothing of ``task`` any more."""
+        self._of_task.pop(task, None)
+        self._known.pop(task, None)
 
     def check(self, task: str) -> int | None:
         """The number of actions in ``task``'s environment; raise if it is not known, or they are too many."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from typing import Any, Literal
 
 import numpy as np
@@ -13,17 +14,21 @@ from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from owlrl.adapters.sb3.actor_critic import describe_actor_critic
-from owlrl.adapters.sb3.dqn import describe_dqn
-from owlrl.adapters.sb3.envs import TaskEnvs, VectorEnvView, actions_in, refuse_in_learn
-from owlrl.adapters.sb3.observations import ObservationRows
-from owlrl.adapters.sb3.replay import SB3Replay
-from owlrl.adapters.sb3.state import TaskState
-from owlrl.errors import OwlTypeError, OwlValueError, int_problem
-from owlrl.protocols import Consolidation, MultiHead, OffPolicyLearner, Stateful
+from owlrl._arguments import Arguments
+from owlrl.adapters.sb3.envs import TaskEnvs, VectorEnvView, actions_in
+from owlrl.adapters.sb3.replay import ObservationRows, SB3Replay
+from owlrl.adapters.sb3.rollouts import Rollouts
+from owlrl.adapters.sb3.state import TaskParameter, TaskState
+from owlrl.describe.actor_critic import ActorCriticLearner
+from owlrl.describe.outputs import ActionBox, Deterministic, ScaledActions, TanhGaussian
+from owlrl.describe.q_learner import QLearner
+from owlrl.describe.trained import Trained, kind_of
+from owlrl.errors import OwlTypeError, OwlValueError
+from owlrl.heads.view import NetworkView
+from owlrl.protocols import Consolidation, MultiHead, Stateful
 from owlrl.types import Transitions
 
 __all__ = ["SB3Learner", "adapt", "adapt_env"]
@@ -39,7 +44,7 @@ class SB3Learner:
     Args:
         model: the model, built with an environment.
         warm_start: rows kept of each task for its return; 0 keeps none.
-        init: how a new task's head starts, "fresh", answering "zero" or as a "copy" of the active one.
+        init: how a new task's head starts: answering "zero", "fresh" or as a "copy" of the active one.
         layers: names of the output layers, where they are not found by themselves: a list for a
             Q-network, a dict of "actor" and "critic" otherwise.
 
@@ -59,17 +64,21 @@ class SB3Learner:
         model: OffPolicyAlgorithm,
         *,
         warm_start: int = 50_000,
-        init: Literal["fresh", "zero", "copy"] = "fresh",
+        init: Literal["zero", "fresh", "copy"] = "zero",
         layers: Sequence[str] | Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         self.model = _supported(model)
-        self.warm_start = warm_start
+        arguments = Arguments("SB3Learner")
+        self.warm_start: int = arguments.integer("warm_start", warm_start, least=0)
+        self._wrong_arguments = arguments.problems
         self.init = init
         self.layers = layers
         self._state = TaskState(model)
+        self._rollouts = Rollouts(model, self._state)
         self._envs = TaskEnvs(model, any_num_actions=isinstance(model, DQN))
         rows = ObservationRows(model.observation_space, device=model.device)
-        self._replay = SB3Replay(model, self._envs, self._state, rows, warm_start=warm_start)
+        keep = 0 if self._wrong_arguments else self.warm_start
+        self._replay = SB3Replay(model, self._envs, self._state, rows, self._rollouts, warm_start=keep)
         self._inner = self._describe(rows)
 
     @property
@@ -102,28 +111,93 @@ class SB3Learner:
         """The model's discount."""
         return self._inner.gamma
 
+    @property
+    def seed(self) -> int | None:
+        """The model's seed."""
+        seed: int | None = self.model.seed
+        return seed
+
+    @property
+    def pretrained(self) -> bool:
+        """Whether the model has made steps already: its first task goes on with the head it has."""
+        return bool(self.model.num_timesteps)
+
+    @property
+    def schedule_steps(self) -> int | None:
+        """A task's own steps over which exploration and step size run; None for those of ``learn``."""
+        return self._state.schedule_steps
+
+    @schedule_steps.setter
+    def schedule_steps(self, steps: int | None) -> None:
+        arguments = Arguments("SB3Learner")
+        self._state.schedule_steps = arguments.integer("schedule_steps", steps, none=True)
+        arguments.check()
+
+    def at_rollout_end(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call ``callback()`` after each rollout of ``learn``, before its updates; returns what ends that.
+
+        The only moment inside ``learn`` when tasks may be changed, and a state saved that can be gone on
+        from: every step that was made is stored, and no update is half done.
+        """
+        return self._rollouts.at_end(callback)
+
+    def record(self, numbers: Mapping[str, float]) -> None:
+        """Write numbers to the model's logger under ``owl/``, if it has one yet (``learn`` makes it)."""
+        logger = getattr(self.model, "_logger", None)
+        if logger is not None:
+            for name, value in numbers.items():
+                logger.record(f"owl/{name}", value)
+
+    def reset_head(self, head: int) -> None:
+        """Let a head of every network and target start over."""
+        self._inner.reset_head(head)
+
+    def scaling(self) -> Any:
+        """The statistics of the model's ``VecNormalize`` as they are now; None where there is none."""
+        env = self.model.get_vec_normalize_env()
+        if env is None or not (env.norm_obs or env.norm_reward):
+            return None
+        made: dict[str, Any] = {}
+        if env.norm_obs:
+            mean, std, clip = self._replay.observation_statistics(env)
+            made = {"observation_mean": mean, "observation_std": std, "observation_clip": clip}
+        if env.norm_reward:
+            made["reward_std"] = float(np.sqrt(env.ret_rms.var + env.epsilon))
+            made["reward_clip"] = float(env.clip_reward)
+        return import_module("owlrl.memory").Scaling(**made)
+
+    def finish_task(self) -> None:
+        """Nothing is handed over; refused while ``learn`` is in the middle of a rollout or an update."""
+        self._rollouts.refuse("leave a task")
+
+    def trial(self, row: Transitions | None = None) -> list[str]:
+        """Run one row through all that is needed later, and say what fails."""
+        return self._inner.trial(row)
+
     def problems(self) -> list[str]:
         """Everything wrong that can be seen before anything is changed."""
         found = [] if self.model.env is not None else ["the model has no environment; model.set_env(env)"]
-        if problem := int_problem("warm_start", self.warm_start, least=0):
-            found.append(problem)
-        return [*found, *self._buffer_problems(), *self._inner.problems()]
+        wrong = [*found, *self._wrong_arguments, *self._buffer_problems()]
+        # what cannot be asked for rows has been said; the rest is wrong or right without them
+        return [*wrong, *self._inner.problems()]
 
     def bind(self) -> None:
         """Give the networks their heads."""
-        refuse_in_learn(self.model, "wrap a model")
         self._inner.bind()
+        self._rollouts.install()
         self._state.close()
 
     def unbind(self, head: int) -> None:
         """Give the model back with ``head`` as its only one and its own settings."""
         actions = self._actions_of(head)
+        self._rollouts.refuse("unwrap a model")
         self._inner.unbind(head)
+        self._rollouts.uninstall()
         self._state.release(actions)
 
     def add_head(self, *, num_actions: int | None = None) -> int:
         """Grow networks, targets and optimizers; by default for the actions of the environment to come."""
-        refuse_in_learn(self.model, "begin a task")
+        self._rollouts.refuse("begin a task")
         try:
             to_come = actions_in(self._envs.to_come().action_space)
             # a wrapper that is loaded makes heads before any task has begun
@@ -143,12 +217,16 @@ class SB3Learner:
 
     def set_env(self, env: object) -> None:
         """Train the task that begins next in ``env``, wrapped as the model would and seeded alike."""
-        refuse_in_learn(self.model, "change the environment")
+        self._rollouts.refuse("change the environment")
         self._envs.offer(env)
 
     def prepare(self, observation: Any) -> Tensor:
         """Observations, dicts of arrays included, as rows of one tensor."""
         return self._inner.prepare(observation)
+
+    def inputs(self, name: str, rows: Transitions) -> tuple[Tensor, ...]:
+        """What network ``name`` is called with: observations, for a critic actions too."""
+        return self._inner.inputs(name, rows)
 
     def act(self, observation: Tensor, heads: Tensor) -> Tensor:
         """Greedy actions in the environment's units, row ``b`` by head ``heads[b]``."""
@@ -172,16 +250,9 @@ class SB3Learner:
     def __repr__(self) -> str:
         return f"SB3Learner({type(self.model).__name__})"
 
-    def _describe(self, rows: ObservationRows) -> OffPolicyLearner:
-        parts: dict[str, Any] = {
-            "observations": rows,
-            "replay": self._replay,
-            "per_task": {"model": self._state},
-            "layers": self.layers,
-            "init": self.init,
-        }
-        describe = describe_actor_critic if isinstance(self.model, SAC | TD3) else describe_dqn
-        return describe(self.model, **parts)
+    def _describe(self, rows: ObservationRows) -> QLearner | ActorCriticLearner:
+        describe = _actor_critic if isinstance(self.model, SAC | TD3) else _q_learner
+        return describe(self.model, rows, self._replay, self._state, self.layers, self.init)
 
     def _actions_of(self, head: int) -> int | None:
         """How many actions ``head`` has; None for a Box."""
@@ -194,8 +265,8 @@ class SB3Learner:
         buffer, kind = self.model.replay_buffer, self.model.replay_buffer_class
         if not isinstance(buffer, ReplayBuffer):
             return [
-                f"model.replay_buffer is a {type(buffer).__name__}; expected a ReplayBuffer; build the model "
-                "anew, or call model.load_replay_buffer(path)"
+                f"model.replay_buffer is a {type(buffer).__name__}; expected a ReplayBuffer; build another "
+                "model, or call model.load_replay_buffer(path)"
             ]
         found = []
         if type(buffer) is not kind:
@@ -209,6 +280,96 @@ class SB3Learner:
                 "return; pass SB3Learner(model, warm_start=0)"
             )
         return found
+
+
+def _q_learner(
+    model: Any,
+    observations: ObservationRows,
+    replay: SB3Replay,
+    state: TaskState,
+    layers: Any,
+    init: Any,
+) -> QLearner:
+    """A DQN, or a QR-DQN whose Q-values are the means of its quantiles."""
+    quantiles = hasattr(model, "quantile_net")
+
+    def ask(network: nn.Module, rows: Tensor) -> Tensor:
+        out: Tensor = network(observations.unpack(rows))  # (B, A), or (B, quantiles, A)
+        return out.mean(1) if quantiles else out
+
+    online, target = (
+        (model.quantile_net, model.quantile_net_target) if quantiles else (model.q_net, model.q_net_target)
+    )
+    return QLearner(
+        NetworkView(online, ask),
+        NetworkView(target, ask),
+        model.policy.optimizer,
+        replay=replay,
+        gamma=model.gamma,
+        double=False,
+        per_task={"model": state},
+        preprocess=observations.prepare,
+        layers=layers,
+        init=init,
+    )
+
+
+def _actor_critic(
+    model: Any,
+    observations: ObservationRows,
+    replay: SB3Replay,
+    state: TaskState,
+    layers: Any,
+    init: Any,
+) -> ActorCriticLearner:
+    """A SAC, TD3 or DDPG, with actions in the environment's units (a model keeps them in [−1, 1]).
+
+    With gSDE only the mean of the actions is described: TD errors leave the entropy out, and
+    the noise's parameters, which are no output layer, are kept per task.
+    """
+    box = ActionBox(model.action_space, where="OwlWrapper")
+    gaussian = hasattr(model, "ent_coef") and not model.use_sde
+
+    def ask_actor(actor: Any, rows: Tensor) -> Any:
+        seen = observations.unpack(rows)
+        if gaussian:
+            return actor.get_action_dist_params(seen)[:2]  # mean and log-std, (B, A) each
+        unit = actor.get_action_dist_params(seen)[0].tanh() if model.use_sde else actor(seen)
+        return box.unscale(unit)
+
+    def ask_critic(critic: nn.Module, rows: Tensor, action: Tensor) -> Any:
+        return critic(observations.unpack(rows), box.scale(action))  # (B, 1) per critic inside
+
+    own: dict[str, Stateful] = {"model": state}
+    if model.use_sde:
+        own["log_std"] = TaskParameter(model.actor.log_std, model.actor.optimizer)
+    learned, fixed = getattr(model, "ent_coef_optimizer", None), getattr(model, "ent_coef_tensor", None)
+    temperature: Any = None if fixed is None else float(fixed)
+    named = dict(layers or {})
+    return ActorCriticLearner(
+        Trained(
+            model.actor,
+            model.actor.optimizer,
+            getattr(model, "actor_target", None),
+            layers=named.get("actor"),
+            call=ask_actor,
+            output=ScaledActions(TanhGaussian(), box) if gaussian else Deterministic(),
+            init=init,
+        ),
+        Trained(
+            model.critic,
+            model.critic.optimizer,
+            model.critic_target,
+            layers=named.get("critic"),
+            call=ask_critic,
+            init=init,
+        ),
+        temperature=temperature if learned is None else (model.log_ent_coef, learned),
+        replay=replay,
+        gamma=model.gamma,
+        per_task=own,
+        preprocess=observations.prepare,
+    )
 
 
 def adapt(model: BaseAlgorithm) -> SB3Learner:
@@ -242,7 +403,12 @@ def _supported(model: object) -> Any:
     kinds = {f"{base.__module__.partition('.')[0]}.{base.__name__}" for base in type(model).__mro__}
     if isinstance(model, DQN | SAC | TD3) or "sb3_contrib.QRDQN" in kinds:
         return model
-    name = type(model).__name__
+    name, kind = type(model).__name__, kind_of(model)
+    if kind != f"a {name}":
+        raise OwlTypeError(
+            f"OwlWrapper: this is {kind}; use the DQN, SAC, TD3 or DDPG of stable_baselines3, which has them "
+            "in torch with the same settings"
+        )
     instead = "use DQN or QRDQN for discrete actions, SAC, TD3 or DDPG for a Box"
     if isinstance(model, OnPolicyAlgorithm):
         raise OwlTypeError(

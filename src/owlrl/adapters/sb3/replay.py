@@ -1,23 +1,28 @@
-"""`SB3Replay`: a replay buffer of Stable-Baselines3 per task, with the last rows of each kept."""
+"""`SB3Replay`: a replay buffer of Stable-Baselines3 per task, and how observations lie in its rows."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
+from gymnasium import spaces
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
+from stable_baselines3.common.preprocessing import get_obs_shape, is_image_space
+from stable_baselines3.common.running_mean_std import RunningMeanStd
+from stable_baselines3.common.vec_env import VecNormalize
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
+from torch import Tensor
 
-from owlrl.adapters.buffer_rows import COLUMNS, Kept, read_columns, refill, valid_steps
-from owlrl.adapters.sb3.envs import TaskEnvs, actions_in, refuse_in_learn
-from owlrl.adapters.sb3.observations import ObservationRows
+from owlrl.adapters.buffers import BufferReplay, Kept, refill
+from owlrl.adapters.sb3.envs import TaskEnvs, actions_in
+from owlrl.adapters.sb3.rollouts import Rollouts
 from owlrl.adapters.sb3.state import TaskState
-from owlrl.errors import OwlValueError
-from owlrl.types import Transitions
+from owlrl.errors import OwlTypeError
 
-__all__ = ["SB3Replay", "new_buffer"]
+__all__ = ["ObservationRows", "SB3Replay", "new_buffer"]
 
 
 def new_buffer(model: OffPolicyAlgorithm) -> ReplayBuffer:
@@ -43,17 +48,19 @@ def new_buffer(model: OffPolicyAlgorithm) -> ReplayBuffer:
     )
 
 
-class SB3Replay:
+class SB3Replay(BufferReplay):
     """Gives the model a new buffer for every task, refilled with the last rows of an earlier visit.
 
     A new buffer, since resetting one leaves rows of the old task in reach of some kinds. The
-    model's environment changes at the same moment. Rows are given in the environment's units.
+    model's environment changes at the same moment. Samples are what the networks see, new rows are raw;
+    actions are in the environment's units.
 
     Args:
         model: the model, whose ``learn`` goes on writing to ``model.replay_buffer``.
         envs: the tasks' environments.
         state: what else every task has of its own.
         observations: how observations lie in rows.
+        rollouts: where the model's ``learn`` is.
         warm_start: steps kept of each task for its return, over all environments; 0 keeps none.
 
     >>> from stable_baselines3 import DQN
@@ -72,136 +79,212 @@ class SB3Replay:
         envs: TaskEnvs,
         state: TaskState,
         observations: ObservationRows,
+        rollouts: Rollouts,
         *,
         warm_start: int = 50_000,
     ) -> None:
+        super().__init__(None, gamma=model.gamma, warm_start=warm_start, seed=model.seed)
         self.model = model
-        self.warm_start = warm_start
-        self.observation_shape = observations.shape
-        self.observation_dtype = observations.dtype
         self._envs = envs
         self._state = state
-        self._observations = observations
-        self._task: str | None = None
-        self._kept: dict[str, Kept] = {}
-        self._rng = np.random.default_rng(model.seed)
+        self._rows = observations
+        self._rollouts = rollouts
+
+    @property
+    def buffer(self) -> Any:
+        """The model's buffer of now."""
+        return self.model.replay_buffer
+
+    @property
+    def observation_shape(self) -> tuple[int, ...]:
+        """The shape of an observation in a row."""
+        return self._rows.shape
+
+    @property
+    def observation_dtype(self) -> np.dtype[Any]:
+        """The dtype of an observation in a row."""
+        return self._rows.dtype
+
+    @property
+    def action_shape(self) -> tuple[int, ...]:
+        """The shape of an action as the networks are asked for it."""
+        return () if self._discrete else (int(np.prod(self.model.action_space.shape or ())),)
+
+    @property
+    def action_dtype(self) -> np.dtype[Any]:
+        """int64, or float32."""
+        return np.dtype(np.int64 if self._discrete else np.float32)
+
+    @property
+    def num_actions(self) -> int | None:
+        """How many discrete actions the current task has; None for a Box."""
+        return actions_in(self.model.action_space)
 
     def begin_task(self, task: str) -> None:
-        """Give the model the environment, the buffer and the counters that ``task`` starts with."""
-        model = self.model
-        refuse_in_learn(model, "begin a task")
-        first = not len(self._envs)
+        """Give the model the environment, the buffer and the counters that ``task`` starts with.
+
+        Inside ``learn``, at the border of a rollout, the environment and what was seen of it last stay.
+        """
+        model, first = self.model, not len(self._envs)
+        self._rollouts.refuse("begin a task")
+        in_learn = self._rollouts.where == "border"
         self._state.set_num_actions(self._envs.check(task))
-        changed = self._envs.enter(task)
+        changed = False
+        if in_learn:
+            self._envs.stay(task)
+        else:
+            changed = self._envs.enter(task)
         # the model comes as it is to its first task, unless it was trained elsewhere before
         as_it_is = first and (not changed or model.num_timesteps == 0)
         if changed or not first:
             model.replay_buffer = new_buffer(model)
             refill(model.replay_buffer, self._kept.get(task, {}))
-            model._last_obs = None  # so that learn resets the environment, whatever it is told
-            model.ep_info_buffer = None
+            self._mark_seen()
+            if not in_learn:
+                model._last_obs = None  # so that learn resets the environment, whatever it is told
+                model.ep_info_buffer = None
+        else:
+            self._mark_unseen()  # rows that the model came with are its first task's
         self._task = task
-        self._state.open(as_it_is=as_it_is, empty=not len(self))
+        self._state.open(as_it_is=as_it_is, empty=not len(self), in_learn=in_learn)
 
     def end_task(self) -> None:
         """Keep the last ``warm_start`` steps of the task, which lie together in time."""
+        self._rollouts.refuse("leave a task")
+        super().end_task()
         assert self._task is not None
-        steps = valid_steps(self._buffer)[-(self.warm_start // self.model.n_envs) :]
-        if self.warm_start >= self.model.n_envs and len(steps):
-            self._kept[self._task] = read_columns(self._buffer, steps, slice(None))
         self._envs.leave(self._task)
         self._state.close()
 
-    def sample(self, batch_size: int) -> Transitions:
-        """Draw one-step rows uniformly with replacement; the model's own draws are not touched."""
-        steps = valid_steps(self._buffer)
-        chosen = self._rng.integers(0, len(steps), batch_size)
-        return self._transitions(steps[chosen], self._rng.integers(0, self.model.n_envs, batch_size))
+    def forget(self, task: str) -> None:
+        """Drop what is kept of ``task``, its environment included."""
+        super().forget(task)
+        self._envs.forget(task)
 
-    def sample_distinct(self, limit: int) -> Transitions:
-        """Up to ``limit`` different one-step rows, all if there are no more."""
-        refuse_in_learn(self.model, "leave a task")
-        steps, envs = valid_steps(self._buffer), self.model.n_envs
-        index = np.arange(len(steps) * envs)
-        if limit < len(index):
-            index = self._rng.choice(index, limit, replace=False, shuffle=False)
-        return self._transitions(steps[index // envs], index % envs)
+    def observation_statistics(self, env: VecNormalize) -> tuple[Tensor, Tensor, Tensor]:
+        """Mean, standard deviation and bound of each number of an observation, as they lie in a row.
+
+        What ``env`` does not normalise has mean 0, deviation 1 and no bound.
+        """
+        return self._rows.statistics(env)
 
     def state_dict(self) -> dict[str, Any]:
-        """The kept rows and the random state; the buffer itself is refilled from them at the next task."""
-        return {
-            "kept": self._kept,
-            "envs": self._envs.state_dict(),
-            "rng": self._rng.bit_generator.state,
-        }
+        """The kept rows, what is known of environments and the random state."""
+        return {**super().state_dict(), "envs": self._envs.state_dict()}
 
-    def load_state_dict(self, state_dict: dict[str, Any], /) -> None:
-        """Continue from what ``state_dict`` gave."""
-        rng = np.random.default_rng()
-        try:
-            rng.bit_generator.state = state_dict["rng"]
-            kept = dict(state_dict["kept"])
-            for task, columns in kept.items():
-                self._check_fits(task, columns)
-            self._envs.load_state_dict(state_dict["envs"])
-        except (KeyError, TypeError, ValueError, IndexError) as error:
-            raise OwlValueError(
-                f"SB3Replay.load_state_dict: the state does not fit ({type(error).__name__}: {error}); "
-                "expected what state_dict() gave for a model with the same spaces and number of environments"
-            ) from error
-        self._kept, self._rng = kept, rng
-
-    def __len__(self) -> int:
-        return len(valid_steps(self._buffer)) * self.model.n_envs
-
-    def __repr__(self) -> str:
-        kept = {task: columns["rewards"].size for task, columns in self._kept.items()}
-        return (
-            f"SB3Replay({type(self._buffer).__name__} of {len(self)} rows, task={self._task!r}, "
-            f"warm_start={self.warm_start}, kept={kept})"
-        )
+    def _load_more(self, state_dict: Mapping[str, Any]) -> None:
+        self._envs.load_state_dict(state_dict["envs"])
 
     @property
-    def _buffer(self) -> ReplayBuffer:
-        assert self.model.replay_buffer is not None
-        return self.model.replay_buffer
+    def _discrete(self) -> bool:
+        return actions_in(self.model.action_space) is not None
 
-    def _transitions(self, steps: np.ndarray, envs: np.ndarray) -> Transitions:
-        columns, normalize = read_columns(self._buffer, steps, envs), self.model.get_vec_normalize_env()
-        seen, following, reward = (columns[n] for n in ("observations", "next_observations", "rewards"))
-        if normalize is not None:
-            seen, following = normalize.normalize_obs(seen), normalize.normalize_obs(following)
-            reward = normalize.normalize_reward(reward)
-        ended = columns["dones"] * (1 - columns["timeouts"])
-        return Transitions(
-            observation=self._rows(seen),
-            action=self._actions(columns["actions"]),
-            reward=torch.from_numpy(reward.astype(np.float32)),
-            next_observation=self._rows(following),
-            terminated=torch.from_numpy(ended > 0.5),
-            discount=torch.full((len(steps),), float(self.model.gamma)),
-            task=self._task,
-        )
+    def _seen_by_networks(self, columns: Kept) -> Kept:
+        normalize = self.model.get_vec_normalize_env()
+        if normalize is None:
+            return columns
+        seen = {
+            name: normalize.normalize_obs(columns[name]) for name in ("observations", "next_observations")
+        }
+        return {**columns, **seen, "rewards": normalize.normalize_reward(columns["rewards"])}
 
-    def _rows(self, observation: Any) -> torch.Tensor:
+    def _observation(self, observation: Any) -> Tensor:
         raw = observation if isinstance(observation, dict) else torch.from_numpy(observation)
-        return self._observations.prepare(raw).cpu()
+        return self._rows.prepare(raw).cpu()
 
-    def _actions(self, actions: np.ndarray) -> torch.Tensor:
+    def _action(self, actions: np.ndarray) -> Tensor:
         """(B,) int64, or ``(B, *action shape)`` float32 from [−1, 1] in the environment's units."""
-        space = self.model.action_space
-        if actions_in(space) is not None:
-            return torch.from_numpy(actions[:, 0].astype(np.int64))
-        unscaled = self.model.policy.unscale_action(actions.reshape(len(actions), *(space.shape or ())))
+        if self._discrete:
+            return super()._action(actions)
+        shape = self.model.action_space.shape or ()
+        unscaled = self.model.policy.unscale_action(actions.reshape(len(actions), *shape))
         return torch.from_numpy(np.asarray(unscaled, dtype=np.float32))
 
-    def _check_fits(self, task: str, columns: Kept) -> None:
-        seen, own_seen = columns["observations"], self._buffer.observations
-        pairs = [(columns[name], getattr(self._buffer, name)) for name in COLUMNS]
-        if isinstance(own_seen, dict):
-            pairs += [(seen[name], own) for name, own in own_seen.items()]
+
+class ObservationRows:
+    """How a space's observations lie in a tensor: as they are, dict observations flat, side by side.
+
+    Args:
+        space: the model's observation space.
+        device: where `prepare` puts rows.
+
+    >>> import numpy as np
+    >>> from gymnasium import spaces
+    >>> from owlrl.adapters.sb3.replay import ObservationRows
+    >>> space = spaces.Dict({"where": spaces.Box(-1, 1, (2,)), "door": spaces.Discrete(3)})
+    >>> rows = ObservationRows(space)
+    >>> flat = rows.prepare({"where": np.array([[0.5, 1.0]]), "door": np.array([2])})
+    >>> flat  # in the order of the space
+    tensor([[2.0000, 0.5000, 1.0000]])
+    >>> rows.unpack(flat)
+    {'door': tensor([[2.]]), 'where': tensor([[0.5000, 1.0000]])}
+    """
+
+    def __init__(self, space: spaces.Space[Any], *, device: torch.device | str = "cpu") -> None:
+        self.space = space
+        self.device = device
+        self.parts: dict[str, tuple[int, ...]] | None = None
+        found = get_obs_shape(space)
+        if isinstance(found, dict):
+            self.parts = found
+            self.shape: tuple[int, ...] = (sum(int(np.prod(shape)) for shape in found.values()),)
+            self.dtype: np.dtype[Any] = np.dtype(np.float32)
         else:
-            pairs.append((seen, own_seen))
-        for given, own in pairs:
-            if given.shape[1:] != own.shape[1:]:
-                raise ValueError(f"rows of task {task!r} have shape {given.shape[1:]}, not {own.shape[1:]}")
+            self.shape, self.dtype = found, np.dtype(space.dtype)
+
+    def prepare(self, observation: Tensor | Mapping[str, Any]) -> Tensor:
+        """Rows (B, ...) of raw observations, images with their channels first; rows stay as they are."""
+        if isinstance(observation, Mapping):
+            return self._flat(observation)
+        if self.parts is None:
+            observation = _channels_first(observation, self.space)
+        return observation.reshape(len(observation), *self.shape).to(self.device)
+
+    def unpack(self, rows: Tensor) -> Any:
+        """What the model's networks are called with for these rows."""
+        if self.parts is None:
+            return rows
+        sizes = [int(np.prod(shape)) for shape in self.parts.values()]
+        pieces = zip(self.parts.items(), torch.split(rows, sizes, dim=1), strict=True)
+        return {name: piece.reshape(len(rows), *shape) for (name, shape), piece in pieces}
+
+    def statistics(self, env: VecNormalize) -> tuple[Tensor, Tensor, Tensor]:
+        """Mean, deviation and bound of each number in a row, by the running statistics of ``env``."""
+        if self.parts is None:
+            assert not isinstance(env.obs_rms, dict)
+            found = self._spread(env.obs_rms, env, self.shape)
+            return found[0], found[1], found[2]
+        assert isinstance(env.obs_rms, dict)
+        columns = [self._spread(env.obs_rms.get(name), env, shape) for name, shape in self.parts.items()]
+        mean, std, clip = (
+            torch.cat([each.flatten() for each in part]) for part in zip(*columns, strict=True)
+        )
+        return mean, std, clip
+
+    def _spread(self, rms: RunningMeanStd | None, env: VecNormalize, shape: tuple[int, ...]) -> list[Tensor]:
+        if rms is None:
+            return [torch.zeros(shape), torch.ones(shape), torch.full(shape, torch.inf)]
+        mean, std = np.broadcast_to(rms.mean, shape), np.broadcast_to(np.sqrt(rms.var + env.epsilon), shape)
+        return [
+            torch.tensor(mean.copy(), dtype=torch.float64),
+            torch.tensor(std.copy(), dtype=torch.float64),
+            torch.full(shape, float(env.clip_obs), dtype=torch.float64),
+        ]
+
+    def _flat(self, observation: Mapping[str, Any]) -> Tensor:
+        if self.parts is None or set(observation) != set(self.parts):
+            expected = "an array" if self.parts is None else f"a dict of {sorted(self.parts)}"
+            raise OwlTypeError(f"the observation is a dict of {sorted(observation)}; expected {expected}")
+        assert isinstance(self.space, spaces.Dict)
+        columns = []
+        for name in self.parts:
+            part = _channels_first(torch.as_tensor(np.asarray(observation[name])), self.space[name])
+            columns.append(part.reshape(len(part), -1).to(self.device, torch.float32))
+        return torch.cat(columns, dim=1)
+
+
+def _channels_first(observation: Tensor, space: spaces.Space[Any]) -> Tensor:
+    """The model sees images with their channels first, an environment may give them last."""
+    if observation.dim() == 4 and tuple(observation.shape[1:]) != space.shape and is_image_space(space):
+        return observation.permute(0, 3, 1, 2)
+    return observation

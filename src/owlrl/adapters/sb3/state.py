@@ -7,16 +7,19 @@ from typing import Any
 from weakref import WeakSet
 
 import numpy as np
+import torch
 from gymnasium import spaces
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.policies import BaseModel
 from stable_baselines3.common.running_mean_std import RunningMeanStd
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import VecNormalize
+from torch import nn
+from torch.optim import Optimizer
 
 from owlrl.adapters.sb3.envs import actions_in
 
-__all__ = ["TaskState", "fresh_statistics", "set_statistics", "statistics"]
+__all__ = ["TaskParameter", "TaskState", "fresh_statistics", "set_statistics", "statistics"]
 
 
 class TaskState:
@@ -27,6 +30,13 @@ class TaskState:
     rows of the task were kept, and explores from where it stopped, also with
     ``reset_num_timesteps=True``. Outside of tasks it has no warm-up, so that a forgotten
     ``with owl.task(...)`` is found at the first update and not after the warm-up.
+
+    A task that begins inside ``learn`` (at the border of a rollout) finds the model's count as it is, since
+    ``learn`` runs by it; its schedules count the task's own steps all the same, over ``schedule_steps``, by
+    default as many as that call of ``learn`` makes.
+
+    Attributes:
+        schedule_steps: a task's own steps over which schedules run; None for those of ``learn``.
 
     >>> from stable_baselines3 import DQN
     >>> from owlrl.adapters.sb3.state import TaskState
@@ -48,20 +58,34 @@ class TaskState:
         self._learning_starts = model.learning_starts
         self._schedule = getattr(model, "exploration_schedule", None)
         self._resumed_from: float | None = None  # the rate at which this visit's exploration started
+        self.schedule_steps: int | None = None
+        self._offset = 0  # the model's count of steps when the task had made none
         self._begun = False
         self._opening: dict[str, bool] | None = None
         self._action_spaces = {actions_in(model.action_space): model.action_space}
         self._normalizers: WeakSet[VecNormalize] = WeakSet()  # that some task was trained with
         self._warned = False
 
-    def open(self, *, as_it_is: bool, empty: bool) -> None:
+    def open(self, *, as_it_is: bool, empty: bool, in_learn: bool = False) -> None:
         """The state that is loaded next is that of a task that begins.
 
         Args:
             as_it_is: it is the model's first, which takes the model as it comes.
             empty: there is no row of it in the buffer.
+            in_learn: ``learn`` is running.
         """
-        self._opening = {"as_it_is": as_it_is, "empty": empty}
+        self._opening = {"as_it_is": as_it_is, "empty": empty, "in_learn": in_learn}
+
+    def progress(self, num_timesteps: int, total_timesteps: int) -> tuple[int, int]:
+        """Steps made and steps in all as schedules are to count them: the task's own."""
+        if self.schedule_steps is None and not self._offset:
+            return num_timesteps, total_timesteps
+        length = self.schedule_steps or max(1, total_timesteps - self.model._num_timesteps_at_start)
+        return min(num_timesteps - self._offset, length), length
+
+    def restart(self) -> None:
+        """The model counts from 0 again."""
+        self._offset = 0
 
     def close(self) -> None:
         """Outside of tasks: no warm-up."""
@@ -90,7 +114,8 @@ class TaskState:
         model = self.model
         return {
             "begun": self._begun,
-            "num_timesteps": int(model.num_timesteps),
+            "num_timesteps": int(model.num_timesteps) - self._offset,
+            "offset": self._offset,
             "learning_starts": int(model.learning_starts),
             "num_actions": actions_in(model.action_space),
             "exploration_rate": float(model.exploration_rate) if self.explores else None,  # type: ignore[attr-defined]
@@ -105,25 +130,36 @@ class TaskState:
             self._start_visit(state_dict, **opening)
             return
         self._begun = state_dict["begun"]
-        self.model.num_timesteps = state_dict["num_timesteps"]
+        self._offset = state_dict["offset"]
+        self.model.num_timesteps = state_dict["num_timesteps"] + self._offset
         self.model.learning_starts = state_dict["learning_starts"]
         self.set_num_actions(state_dict["num_actions"])
         self._explore(state_dict["resumed_from"], state_dict["exploration_rate"])
         set_statistics(self.model.get_vec_normalize_env(), state_dict["statistics"])
 
-    def _start_visit(self, state: dict[str, Any], *, as_it_is: bool, empty: bool) -> None:
+    def _start_visit(self, state: dict[str, Any], *, as_it_is: bool, empty: bool, in_learn: bool) -> None:
         model, normalize = self.model, self.model.get_vec_normalize_env()
-        model.learning_starts = self._learning_starts if as_it_is or empty else 0
+        own = state["num_timesteps"] if state["begun"] else 0
+        rate = state["exploration_rate"] if state["begun"] else None
+        self._offset = 0
+        if in_learn:
+            self._offset = model.num_timesteps - own  # may be negative: only differences are looked at
+        elif state["begun"] or not as_it_is:
+            model.num_timesteps = own
+        model.learning_starts = self._offset + self._learning_starts if as_it_is or empty else 0
+        if in_learn:
+            self._explore(None)
+        elif state["begun"] or not as_it_is:
+            self._explore(rate, rate)
         if state["begun"]:
-            model.num_timesteps = state["num_timesteps"]
-            self._explore(state["exploration_rate"], state["exploration_rate"])
             set_statistics(normalize, state["statistics"])
         elif not as_it_is:
-            model.num_timesteps = 0
-            self._explore(None)
             self._warn_of_statistics(normalize)
             if normalize is not None and normalize in self._normalizers:
                 fresh_statistics(normalize)
+        if in_learn and normalize is not None:  # what acts next is seen by the statistics of now
+            assert model._last_original_obs is not None
+            model._last_obs = normalize.normalize_obs(model._last_original_obs)
         if normalize is not None:
             self._normalizers.add(normalize)
         self._begun = True
@@ -152,7 +188,49 @@ class TaskState:
         if start is not None and isinstance(schedule, LinearSchedule):
             schedule = LinearSchedule(start, schedule.end, schedule.end_fraction)
         model.exploration_schedule = schedule
-        model.exploration_rate = schedule(1.0) if rate is None else rate
+        model.exploration_rate = schedule(self._remaining()) if rate is None else rate
+
+    def _remaining(self) -> float:
+        """What is left of the task's schedule, from 1 to 0."""
+        if not self._offset:
+            return 1.0
+        made, length = self.progress(self.model.num_timesteps, self.model._total_timesteps)
+        return max(0.0, 1.0 - made / length)
+
+
+class TaskParameter:
+    """A parameter beside the networks' heads that every task has of its own, with its optimizer's state.
+
+    For the noise of gSDE: how much a task is explored is not to be carried over to the next.
+
+    >>> import torch
+    >>> from owlrl.adapters.sb3.state import TaskParameter
+    >>> parameter = torch.nn.Parameter(torch.zeros(2))
+    >>> own = TaskParameter(parameter, torch.optim.Adam([parameter]))
+    >>> fresh = own.state_dict()
+    >>> _ = parameter.data.fill_(3.0)
+    >>> own.load_state_dict(fresh)
+    >>> parameter.data
+    tensor([0., 0.])
+    """
+
+    def __init__(self, parameter: nn.Parameter, optimizer: Optimizer) -> None:
+        self.parameter = parameter
+        self.optimizer = optimizer
+
+    def state_dict(self) -> dict[str, Any]:
+        """The value, and what the optimizer keeps of it."""
+        kept = self.optimizer.state.get(self.parameter, {})
+        return {"value": self.parameter.detach().clone(), "optimizer": dict(kept)}
+
+    def load_state_dict(self, state_dict: dict[str, Any], /) -> None:
+        """Put both back in place."""
+        with torch.no_grad():
+            self.parameter.copy_(state_dict["value"])
+        self.parameter.grad = None
+        self.optimizer.state.pop(self.parameter, None)
+        if state_dict["optimizer"]:
+            self.optimizer.state[self.parameter] = dict(state_dict["optimizer"])
 
 
 def statistics(env: VecNormalize | None) -> dict[str, Any] | None:

@@ -1,0 +1,406 @@
+"""`ListReplay`: a replay around a list or deque of rows that a script already has."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections import namedtuple
+from collections.abc import Iterable, Mapping, MutableSequence, Sequence
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from owlrl._arguments import Arguments, own_generator
+from owlrl.errors import NonFiniteError, OwlStateError, OwlTypeError, OwlValueError, raise_problems
+from owlrl.types import Transitions
+
+__all__ = ["ListReplay"]
+
+COLUMNS = ("observation", "action", "reward", "next_observation", "terminated", "truncated")
+# what the columns are called in other people's rows
+NAMES = {
+    "observation": ("observation", "obs", "state"),
+    "action": ("action",),
+    "reward": ("reward",),
+    "next_observation": ("next_observation", "next_obs", "next_state"),
+    "terminated": ("terminated", "done"),
+    "truncated": ("truncated",),
+}
+FORM = "(observation, action, reward, next_observation, done) or (…, terminated, truncated)"
+LANDMARKS = 16  # rows whose places are remembered between two looks
+LIST_KEY = 12
+
+
+class ListReplay:
+    """Scopes a list or ``collections.deque`` of rows to tasks, in place.
+
+    The script goes on appending to its own list, and may go on sampling from it. A row is a tuple
+    ``(observation, action, reward, next_observation, done)`` or ``(…, terminated, truncated)``; named tuples
+    and dataclasses are read by their names (``state``, ``obs``, ``next_state``, ``done`` and so on),
+    whatever their order. Without ``truncated``, ``done`` counts as terminated, as it does in such scripts.
+    `begin_task` empties the list and refills it with the newest ``warm_start`` rows of that task; as with
+    `TaskScopedReplay`, a task left without `end_task` keeps its earlier sample. Samples keep the dtype of
+    the observations, and hold int64 or float32 actions.
+
+    New rows are those behind the last one seen, so they must be appended: a list that is overwritten
+    in place or shuffled has no newest end, and `new_rows` says so.
+
+    Args:
+        rows: the list; the same object stays in use.
+        gamma: discount per step.
+        warm_start: rows kept of each task for its return; 0 keeps none.
+        seed: of the replay's own random numbers.
+        device: where samples are put.
+
+    Attributes:
+        overruns: how often the last row seen was gone at the next look, so that rows may be lost.
+
+    >>> from collections import deque
+    >>> import numpy as np
+    >>> from owlrl.adapters.lists import ListReplay
+    >>> memory = deque(maxlen=1000)
+    >>> replay = ListReplay(memory, seed=0)
+    >>> replay.begin_task("left")
+    >>> memory.extend((np.zeros(2, np.float32), 1, 0.5, np.ones(2, np.float32), False) for _ in range(8))
+    >>> replay.sample(4).reward
+    tensor([0.5000, 0.5000, 0.5000, 0.5000])
+    >>> len(replay.new_rows()), replay.new_rows()
+    (8, None)
+    >>> replay.end_task()
+    >>> replay.begin_task("right"); len(memory)
+    0
+    >>> replay.begin_task("left"); len(memory)
+    8
+    """
+
+    def __init__(
+        self,
+        rows: MutableSequence[Any],
+        *,
+        gamma: float = 0.99,
+        warm_start: int = 50_000,
+        seed: int | None = None,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        arguments = Arguments("ListReplay")
+        arguments.instance("rows", rows, MutableSequence, "a list or a deque of tuples")
+        self.rows = rows
+        self.gamma: float = arguments.number("gamma", gamma, least=0.0, most=1.0)
+        self.warm_start: int = arguments.integer("warm_start", warm_start, least=0)
+        self.seed: int | None = arguments.integer("seed", seed, least=0, none=True)
+        self.device = arguments.device("device", device)
+        arguments.check()
+        self.overruns = 0
+        self._rng = own_generator(self.seed, LIST_KEY)
+        self._task: str | None = None
+        self._stored: dict[str, list[Any]] = {}
+        self._seen: list[tuple[int, Any]] = []  # places and rows at the last look; the last one seen is last
+
+    @property
+    def task(self) -> str | None:
+        """The current task; None before the first `begin_task`."""
+        return self._task
+
+    def begin_task(self, task: str) -> None:
+        """Empty the list and refill it with the stored rows of ``task``, if there are any."""
+        if not isinstance(task, str):
+            raise OwlTypeError(
+                f"ListReplay.begin_task: task is {task!r} ({type(task).__name__}); expected a str"
+            )
+        self.rows.clear()
+        self.rows.extend(self._stored.get(task, ()))
+        self._task = task
+        self._look()
+
+    def end_task(self) -> None:
+        """Store the newest ``warm_start`` rows; the list keeps its rows until the next `begin_task`."""
+        if self._task is None:
+            raise OwlStateError("ListReplay.end_task: no task was begun; call begin_task(task) first")
+        if self.warm_start:
+            first = max(0, len(self.rows) - self.warm_start)
+            self._stored[self._task] = list(islice(self.rows, first, None))
+
+    def forget(self, task: str) -> None:
+        """Drop what is kept of ``task``."""
+        self._stored.pop(task, None)
+
+    def sample(self, batch_size: int) -> Transitions:
+        """Draw ``batch_size`` rows uniformly with replacement."""
+        self._check_size("sample", batch_size, batch_size)
+        return self._drawn("sample", (self._rng.random(batch_size) * len(self.rows)).astype(np.int64))
+
+    def sample_distinct(self, limit: int) -> Transitions:
+        """Draw ``limit`` different rows uniformly, or take all if there are not more than that."""
+        self._check_size("sample_distinct", limit, 1)
+        index = np.arange(len(self.rows))
+        if limit < len(index):
+            index = self._rng.choice(index, limit, replace=False, shuffle=False)
+        return self._drawn("sample_distinct", index)
+
+    def new_rows(self) -> Transitions | None:
+        """The rows that were appended since the last look, copied, oldest first; None if there are none.
+
+        Raises if the list was overwritten in place or shuffled: then nobody can tell which rows are new.
+        """
+        first = self._first_new()
+        index = np.arange(first, len(self.rows))
+        found = None
+        if len(index):
+            # a row may hold arrays that the script writes to again: they are copied into columns
+            found = self._transitions("new_rows", list(islice(self.rows, first, None)), index)
+        self._look()
+        return found
+
+    def state_dict(self) -> dict[str, Any]:
+        """Rows and stored samples as arrays, and the random state."""
+        state = {
+            "rows": _pack(list(self.rows)),
+            "stored": {task: _pack(rows) for task, rows in self._stored.items()},
+            "rng": self._rng.bit_generator.state,
+        }
+        return state if self._task is None else {**state, "task": self._task}
+
+    def load_state_dict(self, state_dict: dict[str, Any], /) -> None:
+        """Continue from what ``state_dict`` gave; the list is refilled in place."""
+        rng = np.random.default_rng()
+        try:
+            rows = _unpack(state_dict["rows"])
+            stored = {task: _unpack(packed) for task, packed in state_dict["stored"].items()}
+            rng.bit_generator.state = dict(state_dict["rng"])
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise OwlValueError(
+                f"ListReplay.load_state_dict: the state is damaged ({type(error).__name__}: {error}); "
+                "pass what state_dict() gave"
+            ) from error
+        self.rows.clear()
+        self.rows.extend(rows)
+        self._stored, self._rng, self._task = stored, rng, state_dict.get("task")
+        self._look()
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __repr__(self) -> str:
+        stored = {task: len(rows) for task, rows in self._stored.items()}
+        return (
+            f"ListReplay({len(self)} rows in a {type(self.rows).__name__}, task={self._task!r}, "
+            f"warm_start={self.warm_start}, stored={stored})"
+        )
+
+    def _look(self) -> None:
+        """Remember where some rows are, the last one among them."""
+        count = len(self.rows)
+        newest = range(max(0, count - 4), count)
+        places = sorted({*newest, *np.linspace(0, count - 1, LANDMARKS - 4).astype(int)}) if count else []
+        self._seen = [(int(place), self.rows[int(place)]) for place in places]
+
+    def _first_new(self) -> int:
+        """The place behind the last row that was seen."""
+        if not self._seen:
+            return 0
+        place, last = self._seen[-1]
+        count = len(self.rows)
+        if place < count and self.rows[place] is last:  # nothing was dropped at the front
+            found = place
+        else:
+            back = next((k for k, row in enumerate(reversed(self.rows)) if row is last), None)
+            if back is None:
+                self._overrun()
+                return 0
+            found = count - 1 - back
+        dropped = place - found
+        moved = [old for old, row in self._seen if old >= dropped and self.rows[old - dropped] is not row]
+        if moved or dropped < 0:
+            self._refuse_order()
+        return found + 1
+
+    def _overrun(self) -> None:
+        """The last row seen is gone: all that are there are new, or the list has another order."""
+        known = {id(row) for _, row in self._seen}
+        if any(id(row) in known for row in self.rows):
+            self._refuse_order()
+        self.overruns += 1
+        if self.overruns == 1:
+            warnings.warn(
+                f"ListReplay: none of the {len(self.rows)} rows in the {type(self.rows).__name__} was there "
+                "at the last look, so that rows between the two may be lost; let it hold more of them",
+                UserWarning,
+                stacklevel=4,
+            )
+
+    def _refuse_order(self) -> None:
+        kind = type(self.rows).__name__
+        raise OwlStateError(
+            f"ListReplay.new_rows: rows of the {kind} changed their places since the last look (overwritten "
+            "in place as a ring, shuffled, or added at the front), so that nobody can tell which are new; "
+            "append them at the end, e.g. to collections.deque(maxlen=...), which drops the oldest by "
+            "itself, or use owlrl.TaskScopedReplay"
+        )
+
+    def _check_size(self, call: str, size: object, least: object) -> None:
+        arguments = Arguments(f"ListReplay.{call}")
+        arguments.integer("the number of rows asked for", size)
+        arguments.check()
+        if len(self.rows) < int(least):  # type: ignore[call-overload]
+            of_task = "" if self._task is None else f" of task {self._task!r}"
+            raise OwlStateError(
+                f"ListReplay.{call}: {size} rows{of_task} were asked for and there are {len(self.rows)}; "
+                "add more first, or ask for fewer"
+            )
+
+    def _drawn(self, call: str, index: np.ndarray) -> Transitions:
+        return self._transitions(call, [self.rows[i] for i in index], index)
+
+    def _transitions(self, call: str, rows: Sequence[Any], index: np.ndarray) -> Transitions:
+        columns = _columns(f"ListReplay.{call}", rows, index)
+        _check_finite(f"ListReplay.{call}", columns, index, self._task)
+        action = columns["action"]
+        made = Transitions(
+            observation=torch.from_numpy(columns["observation"]),
+            action=torch.from_numpy(action.astype(np.float32 if action.dtype.kind == "f" else np.int64)),
+            reward=torch.from_numpy(columns["reward"].astype(np.float32)),
+            next_observation=torch.from_numpy(columns["next_observation"]),
+            terminated=torch.from_numpy(columns["terminated"]),
+            discount=torch.full((len(index),), float(self.gamma)),
+            index=index,
+            task=self._task,
+            truncated=torch.from_numpy(columns["truncated"]),
+            env=torch.zeros(len(index), dtype=torch.int64),
+        )
+        return made if self.device == "cpu" else made.to(self.device)
+
+
+def _field_names(row: object) -> tuple[str, ...] | None:
+    """The names of a named tuple's or a dataclass's fields; None for a row without names."""
+    if isinstance(row, tuple) and hasattr(row, "_fields"):
+        return tuple(row._fields)
+    if dataclasses.is_dataclass(row) and not isinstance(row, type):
+        return tuple(field.name for field in dataclasses.fields(row))
+    return None
+
+
+def _cells(row: Any) -> tuple[Any, ...] | None:
+    """A row's values in the order of `COLUMNS`, five or six of them; None if it has another form."""
+    names = _field_names(row)
+    if names is None:
+        fits = isinstance(row, tuple | list) and len(row) in (5, 6)
+        return tuple(row) if fits else None
+    found = {column: next((n for n in known if n in names), None) for column, known in NAMES.items()}
+    if None in [found[column] for column in COLUMNS[:5]]:
+        return None
+    return tuple(getattr(row, name) for name in found.values() if name is not None)
+
+
+def _columns(where: str, rows: Sequence[Any], index: np.ndarray) -> dict[str, np.ndarray]:
+    """Rows as one array per column, which share no memory with them."""
+    cells = [_cells(row) for row in rows]
+    for place, row, found in zip(index, rows, cells, strict=True):
+        if found is None:
+            raise OwlTypeError(
+                f"{where}: row {place} is {_show(row)}; expected a tuple {FORM}, or a named tuple or a "
+                f"dataclass with {_expected_names()}"
+            )
+    problems: list[str] = []
+    told = [found for found in cells if found is not None]
+    columns = {
+        name: _column(name, [found[k] for found in told], problems) for k, name in enumerate(COLUMNS[:5])
+    }
+    ends = [bool(np.asarray(_array(found[5])).any()) if len(found) == 6 else False for found in told]
+    if not np.isin(columns["terminated"], (0, 1)).all():
+        problems.append("done holds other values than booleans (or 0 and 1)")
+    if problems:
+        problems[-1] += f"; row {index[-1]} is {_show(rows[-1])}; expected {FORM}"
+    raise_problems(where, problems)
+    columns["terminated"] = columns["terminated"].astype(np.bool_)
+    columns["truncated"] = np.array(ends, dtype=np.bool_)
+    return columns
+
+
+def _expected_names() -> str:
+    return ", ".join("/".join(names) for names in list(NAMES.values())[:5])
+
+
+def _show(row: object) -> str:
+    """A row in short, for a message."""
+    names = _field_names(row)
+    if names is not None:
+        values = ", ".join(f"{name}={_show_cell(getattr(row, name))}" for name in names)
+        return f"a {type(row).__name__}({values})"
+    if isinstance(row, tuple | list):
+        return f"a {type(row).__name__} of {len(row)}: ({', '.join(_show_cell(cell) for cell in row)})"
+    return f"a {type(row).__name__}"
+
+
+def _show_cell(cell: object) -> str:
+    if isinstance(cell, np.ndarray | Tensor) and cell.ndim:
+        return f"{str(cell.dtype).removeprefix('torch.')} of shape {tuple(cell.shape)}"
+    text = repr(cell.item() if isinstance(cell, np.ndarray | Tensor | np.generic) else cell)
+    return text if len(text) <= 30 else f"a {type(cell).__name__}"
+
+
+def _array(value: object) -> np.ndarray:
+    return value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
+
+
+def _column(name: str, values: Sequence[object], problems: list[str]) -> np.ndarray:
+    """One column as (B, ...); rewards, flags and discrete actions as (B,), also if they come as (B, 1)."""
+    try:
+        column = np.stack([_array(value) for value in values])
+    except ValueError as error:
+        problems.append(f"{name} differs in shape from row to row ({error})")
+        return np.zeros(0)
+    if column.dtype.kind not in "biuf":
+        problems.append(f"{name} has dtype {column.dtype}; expected numbers")
+        return np.zeros(0)
+    flat = name in ("reward", "terminated") or (name == "action" and column.dtype.kind != "f")
+    if flat and column.size == len(values):
+        return column.reshape(len(values))
+    if flat and name != "action":
+        problems.append(f"{name} has shape {column.shape[1:]} in each row; expected one number")
+    return column
+
+
+def _check_finite(where: str, columns: Mapping[str, np.ndarray], index: np.ndarray, task: str | None) -> None:
+    of_task = "" if task is None else f" of task {task!r}"
+    problems = []
+    for name, column in columns.items():
+        with np.errstate(over="ignore"):
+            column = column.astype(np.float32) if name == "reward" else column
+        bad = index[~np.isfinite(column.reshape(len(index), -1)).all(axis=1)]
+        if len(bad):
+            problems.append(f"{name} of row {bad[0]}{of_task} is not finite; drop that row")
+    raise_problems(where, problems, kind=NonFiniteError)
+
+
+def _pack(rows: Sequence[Any]) -> dict[str, Any]:
+    """Rows as arrays: by field where all have the same names, else by column and how many each had."""
+    if not rows:
+        return {}
+    names = _field_names(rows[0])
+    columns = _columns("ListReplay.state_dict", rows, np.arange(len(rows)))
+    if names is not None and all(_field_names(row) == names for row in rows):
+        fields = {name: _stacked(getattr(row, name) for row in rows) for name in names}
+        return {"fields": list(names), "values": fields}
+    widths = [6 if len(_cells(row) or ()) == 6 else 5 for row in rows]
+    return {**columns, "width": np.array(widths)}
+
+
+def _stacked(values: Iterable[Any]) -> np.ndarray:
+    return np.stack([_array(value) for value in values])
+
+
+def _unpack(packed: Mapping[str, Any]) -> list[Any]:
+    if not packed:
+        return []
+    if "fields" in packed:
+        names = [str(name) for name in packed["fields"]]
+        make: Any = namedtuple("Row", names)  # type: ignore[misc]  # the script's own class is not saved, its names are
+        return [make(*cells) for cells in zip(*(_array(packed["values"][n]) for n in names), strict=True)]
+    columns = [_array(packed[name]) for name in COLUMNS]
+    widths = _array(packed["width"])
+    if not np.isin(widths, (5, 6)).all():
+        raise ValueError("width holds other numbers than 5 and 6")
+    return [tuple(cells[:width]) for *cells, width in zip(*columns, widths, strict=True)]

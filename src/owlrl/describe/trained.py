@@ -1,0 +1,288 @@
+"""`Trained`: one trained network with its optimizer and target, as somebody's script has them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from owlrl.errors import OwlStateError
+from owlrl.heads import (
+    MultiHeadLinear,
+    MultiHeadQ,
+    PromotedNetwork,
+    find_output_layers,
+    promote_output_layers,
+)
+from owlrl.heads.growth import HEAD_INITS, owning_group
+from owlrl.heads.output_layers import check_promotable, default_input
+from owlrl.heads.view import Call
+from owlrl.types import HeadPointer
+
+__all__ = ["HeadedNetwork", "Trained", "kind_of", "ownership_problems"]
+
+HeadedNetwork = MultiHeadQ | PromotedNetwork
+
+JAX = ("flax", "haiku", "equinox", "jax", "jaxlib", "sbx")
+
+
+class Trained:
+    """One trained network: what trains it, what lags behind it, and how it is asked.
+
+    Nothing is changed before the learner that it is part of is wrapped. Then its output layers are given
+    heads in place (a `MultiHeadQ` has them already), together with the target's and in the optimizer.
+
+    Args:
+        network: the network that is trained.
+        optimizer: what trains it; several networks may share one.
+        target: its target network, or None.
+        layers: names of its output layers, where they are not found by themselves.
+        call: ``call(network, *inputs)``, where the plain call is not what is to be asked (an actor that
+            samples, say). Several outputs are joined along the last axis.
+        output: how the output is read: a `owlrl.describe.outputs.Distribution` for an actor, a
+            `owlrl.describe.outputs.CriticOutput` for a critic; by default the learner's usual one.
+        init: how a new task's head starts: "zero" answers 0, "fresh" draws new weights, "copy" takes
+            those of the active head. At zero a Q-value promises nothing, and an actor acts in the middle of
+            its range; a head drawn at random on a trained trunk answers with noise of any size.
+
+    >>> import copy, torch
+    >>> from torch import nn
+    >>> from owlrl import Trained
+    >>> network = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 2))
+    >>> Trained(network, torch.optim.Adam(network.parameters()), copy.deepcopy(network))
+    Trained(Sequential, Adam, target=Sequential)
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        optimizer: Optimizer,
+        target: nn.Module | None = None,
+        *,
+        layers: Sequence[str] | None = None,
+        call: Call | None = None,
+        output: Any = None,
+        init: Literal["zero", "fresh", "copy"] = "zero",
+    ) -> None:
+        self.network = network
+        self.optimizer = optimizer
+        self.target = target
+        self.layers = layers
+        self.call = call
+        self.output = output
+        self.init = init
+        self._heads: HeadedNetwork | None = network if isinstance(network, MultiHeadQ) else None
+        self._target_heads: HeadedNetwork | None = target if isinstance(target, MultiHeadQ) else None
+
+    @property
+    def heads(self) -> HeadedNetwork:
+        """The network with its heads."""
+        return _bound(self._heads)
+
+    @property
+    def target_heads(self) -> HeadedNetwork | None:
+        """The target with its heads, or None if there is no target."""
+        return None if self.target is None else _bound(self._target_heads)
+
+    @property
+    def lagged(self) -> HeadedNetwork:
+        """What values are bootstrapped from: the target, or the network where there is none."""
+        return self.target_heads or self.heads
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether network and target have their heads."""
+        return self._heads is not None and (self.target is None or self._target_heads is not None)
+
+    @property
+    def knows_layers(self) -> bool:
+        """Whether the output layers need not be searched for."""
+        return self.layers is not None or isinstance(self.network, MultiHeadQ)
+
+    def ask(self, *inputs: Tensor) -> Any:
+        """What the network answers, as it answers: a tensor, or several."""
+        return self.network(*inputs) if self.call is None else self.call(self.network, *inputs)
+
+    def output_layers(self, example: Tensor | Sequence[Tensor] | None) -> list[str]:
+        """The layers that `bind` will give heads; raises if that cannot be done."""
+        if isinstance(self.network, MultiHeadQ):
+            return []
+        names = self.layers
+        if names is None:
+            names = find_output_layers(self.network, example, call=self.call)
+        check_promotable(self.network, names)
+        return list(names)
+
+    def bind(self, layers: Sequence[str], pointer: HeadPointer, *, join: bool) -> None:
+        """Give both networks heads on ``layers``, which follow ``pointer``.
+
+        Args:
+            layers: names of the output layers.
+            pointer: the active head.
+            join: whether the network may answer otherwise than with one (B, O) tensor: several tensors
+                are then joined, also for those who call its module.
+        """
+        call = self.call or (_plain_call if join else None)
+        self._heads = _with_heads(self.network, layers, pointer, call)
+        if self.target is not None:
+            self._target_heads = _with_heads(self.target, layers, pointer, call)
+
+    def unbind(self, head: int) -> None:
+        """Give plain networks back their output layers, with the values of ``head``."""
+        for heads, optimizer in ((self._heads, self.optimizer), (self._target_heads, None)):
+            if isinstance(heads, PromotedNetwork):
+                heads.demote(head, optimizer=optimizer)
+        if not isinstance(self.network, MultiHeadQ):
+            self._heads = self._target_heads = None
+
+    def add_head(self, *, num_actions: int | None = None) -> int:
+        """Grow network, optimizer and target together; the target's head is equal."""
+        index = self.heads.add_head(init=self.init, num_actions=num_actions, optimizer=self.optimizer)
+        if self.target_heads is not None:
+            self.target_heads.add_head(init="zero", num_actions=num_actions)
+        self._copy_to_target(index)
+        return index
+
+    def reset_head(self, head: int) -> None:
+        """Let a head start over, with the target's equal and without optimizer state."""
+        self.heads.reset_head(head, init=self.init)
+        for parameter in self.heads.head_parameters(head).values():
+            self.optimizer.state.pop(parameter, None)
+        self._copy_to_target(head)
+
+    def _copy_to_target(self, head: int) -> None:
+        if self.target_heads is None:
+            return
+        own, new = (h.head_parameters(head).values() for h in (self.target_heads, self.heads))
+        with torch.no_grad():
+            for old, value in zip(own, new, strict=True):
+                old.copy_(value)
+
+    def rehearsal(
+        self, layers: Sequence[str], pointer: HeadPointer, memo: dict[int, Any], *, join: bool
+    ) -> Trained:
+        """A copy that has two heads, to try things with that must not touch the network itself."""
+        network, target = copy.deepcopy(self.network, memo), copy.deepcopy(self.target, memo)
+        nobody: Any = None  # no optimizer grows with a copy
+        twin = Trained(network, nobody, target, call=self.call, output=self.output, init="zero")
+        twin.bind(layers, pointer, join=join)
+        while twin.heads.num_heads < 2:
+            twin.add_head()
+        return twin
+
+    def problems(self, name: str) -> list[str]:
+        """What is wrong with the description of the network that is called ``name``."""
+        found = []
+        if not isinstance(self.optimizer, Optimizer):
+            found.append(f"{name}'s optimizer is {kind_of(self.optimizer)}; expected a torch.optim.Optimizer")
+        if self.call is not None and not callable(self.call):
+            found.append(f"{name}'s call is {self.call!r}; expected a function of the network and its inputs")
+        if self.init not in HEAD_INITS:
+            found.append(f"{name}'s init is {self.init!r}; expected one of {HEAD_INITS}")
+        if not isinstance(self.network, nn.Module):
+            return [f"{name} is {kind_of(self.network)}; expected an nn.Module", *found]
+        if self.target is not None:
+            found += _target_problems(name, self.target, self.network)
+        return found
+
+    def head_problems(self, name: str, example: Callable[[], Sequence[Tensor] | None]) -> list[str]:
+        """Why its output layers cannot be given heads; ``example()`` is what it is called with."""
+        if any(isinstance(m, MultiHeadLinear) for m in self.network.modules()):
+            return [f"{name} has been given heads already; unwrap() its OwlWrapper first"]
+        if self.call is None and type(self.network).forward is nn.Module.forward:
+            kind = type(self.network).__name__
+            return [f"{name} is a {kind} without forward; define it, or hand over the module that has one"]
+        try:
+            self.output_layers(example())
+        except Exception as error:  # the network is the user's: anything may come
+            said = str(error).replace("\n", "\n  ")  # its own list, one level deeper
+            return [f"{name} cannot be given heads: {type(error).__name__}: {said}"]
+        return []
+
+    def default_input(self) -> Tensor:
+        """One row of zeros, where the network starts with an ``nn.Linear``; raises for any other."""
+        return default_input(self.network)
+
+    def __repr__(self) -> str:
+        parts = [type(self.network).__name__, type(self.optimizer).__name__]
+        if self.target is not None:
+            parts.append(f"target={type(self.target).__name__}")
+        return f"Trained({', '.join(parts)})"
+
+
+def ownership_problems(name: str, parameters: Mapping[str, Tensor], optimizers: Iterable[Any]) -> list[str]:
+    """Parameters of the network ``name`` that none of the optimizers holds.
+
+    >>> import torch
+    >>> from torch import nn
+    >>> from owlrl.describe.trained import ownership_problems
+    >>> network = nn.Linear(1, 1)
+    >>> optimizer = torch.optim.SGD(network.parameters(), 0.1)
+    >>> ownership_problems("q", dict(network.named_parameters()), [optimizer])
+    []
+    """
+    known = [o for o in optimizers if isinstance(o, Optimizer)]
+    missing = [n for n, p in parameters.items() if all(owning_group(o, p) is None for o in known)]
+    if not missing or not known:
+        return []
+    return [
+        f"{name}'s optimizer does not hold {name}'s parameters {missing}; expected one built from "
+        f"{name}.parameters() (a deep copy of the network or of the optimizer holds other tensors)"
+    ]
+
+
+def kind_of(item: object) -> str:
+    """What an object is, for a message; models of JAX are called so.
+
+    >>> from owlrl.describe.trained import kind_of
+    >>> kind_of("net"), kind_of(int)
+    ('a str', 'the class int')
+    """
+    if isinstance(item, type):
+        return f"the class {item.__name__}"
+    libraries = {base.__module__.partition(".")[0] for base in type(item).__mro__}
+    found = next((name for name in JAX if name in libraries), None)
+    name = f"a {type(item).__name__}"
+    return name if found is None else f"{name} of {found}, a JAX library, and owlrl works with torch modules"
+
+
+def _target_problems(name: str, target: object, online: nn.Module) -> list[str]:
+    """Whether a target network is a copy of its online network with parameters of its own."""
+    if not isinstance(target, nn.Module):
+        return [f"{name}'s target is {kind_of(target)}; expected an nn.Module or None"]
+    own = {id(p) for p in online.parameters()}
+    if any(id(p) in own for p in target.parameters()):
+        return [
+            f"{name}'s target is {name} itself or shares parameters with it; expected "
+            f"copy.deepcopy({name}), or None"
+        ]
+    shapes, others = (
+        {n: tuple(p.shape) for n, p in module.named_parameters()} for module in (online, target)
+    )
+    if shapes != others:
+        odd = sorted(n for n in {*shapes, *others} if shapes.get(n) != others.get(n))
+        return [f"{name}'s target differs from {name} in {odd}; expected the same names and shapes"]
+    return []
+
+
+def _plain_call(network: nn.Module, *inputs: Tensor) -> Any:
+    return network(*inputs)
+
+
+def _with_heads(
+    network: nn.Module, layers: Sequence[str], pointer: HeadPointer, call: Call | None
+) -> HeadedNetwork:
+    if isinstance(network, MultiHeadQ):
+        network.pointer = pointer
+        return network
+    return promote_output_layers(network, layers=layers, pointer=pointer, call=call)
+
+
+def _bound(heads: HeadedNetwork | None) -> HeadedNetwork:
+    if heads is None:
+        raise OwlStateError("the learner is not wrapped yet; OwlWrapper(learner) gives its networks heads")
+    return heads

@@ -1,0 +1,456 @@
+"""What each command of ``owlrl`` takes and does; `owlrl.cli` reads the command line into these."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from owlrl._arguments import Arguments
+from owlrl.envs import Table
+from owlrl.envs.task_sets import CROSSING, PENDULUM
+from owlrl.errors import OwlStateError, OwlValueError
+from owlrl.experiments.comparison import compare_file
+from owlrl.experiments.config import Run
+from owlrl.experiments.control import ControlSession, load_session
+from owlrl.experiments.demo import run_demo
+from owlrl.experiments.evaluation import evaluate
+from owlrl.experiments.fanout import unfinished
+from owlrl.experiments.pendulum_demo import run_pendulum_demo
+from owlrl.experiments.report import write_report
+from owlrl.experiments.results import (
+    Result,
+    environment,
+    make_directory,
+    read_result,
+    result_path,
+    write_result,
+)
+from owlrl.experiments.session import Session
+from owlrl.experiments.studies import STUDIES, reproduce, study_runs
+from owlrl.experiments.tables import result_text
+from owlrl.experiments.tasks import is_control, resolve_tasks, tables_of
+from owlrl.experiments.training import repeatable, run_experiment
+
+__all__ = ["Compare", "Demo", "Evaluate", "Report", "Reproduce", "Train"]
+
+CONTROL_DEFAULTS: dict[str, Any] = {"frames": 20_000, "num_envs": 4, "eval_every": 5_000}
+
+
+@dataclass(frozen=True)
+class Train:
+    """Train a method on tasks one after the other, and evaluate it.
+
+    >>> from owlrl.experiments.commands import Train
+    >>> Train(env_id="owlrl/SimpleCrossing-v0", levels=(3, 7)).run().tasks
+    'owlrl/SimpleCrossing-v0:3,7'
+    """
+
+    tasks: str | None = None
+    """a set: SC2, SC3, SC5, SC12, SC3+DK2, Crossroads-2 … Crossroads-8; SC3 if no levels are given"""
+    env_id: str | None = None
+    """environment whose levels are taken; owlrl/SimpleCrossing-v0 if left out"""
+    levels: tuple[int, ...] = ()
+    """levels instead of a set, e.g. 3 7 14"""
+    angles: tuple[float, ...] = ()
+    """of owlrl/Pendulum-v0 instead of levels, e.g. 90 -90"""
+    arguments: tuple[str, ...] = ()
+    """arguments of the environments, e.g. breadcrumbs=true"""
+    method: str = "owl-memory"
+    """experience-replay, one-head-rehearsal, owl, owl-loss, owl-warm-start, owl-no-ewc, owl-distill-current,
+    full-rehearsal, owl-mlp-head, owl-epsilon-restart-1x, owl-epsilon-restart-2x, owl-dropout-0.05,
+    owl-dropout-0.1, owl-dropout-0.2 or owl-memory"""
+    seed: int = 0
+    """of everything"""
+    frames: int | None = None
+    """per task and round; 190000, or 20000 for the Pendulum"""
+    rounds: int = 1
+    """how often the tasks are gone through"""
+    learner: Literal["fast", "conv", "curious", "paper"] = "fast"
+    """settings of the DQN, or of the SAC for the Pendulum"""
+    set: tuple[str, ...] = ()
+    """settings of it that differ, e.g. n_step=3 learning_rate=0.001"""
+    strength: float | None = None
+    """of the regularizer; the method's own if left out"""
+    policies: tuple[str, ...] = ()
+    """how to act in the evaluation, e.g. oracle hedge+td; all if left out"""
+    episodes: int = 16
+    """per task and policy"""
+    in_a_row: int = 0
+    """episodes in a row with kept evidence, evaluated as well"""
+    unseen: tuple[str, ...] = ()
+    """levels for generalisation, e.g. S9N1:100"""
+    output: Path = Path("runs")
+    """directory of results"""
+    json: bool = False
+    """print the result as one line of JSON at the end"""
+
+    def run(self) -> Run:
+        """What is asked for."""
+        tasks = task_text(self.tasks, self.env_id, self.levels, self.angles) or "SC3"
+        own = CONTROL_DEFAULTS if is_control(tasks) else {}
+        frames = own.get("frames", Run.frames) if self.frames is None else self.frames
+        return Run(
+            **{**own, "tasks": tasks, "frames": frames},
+            arguments=named_values("arguments", self.arguments),
+            method=self.method,
+            seed=self.seed,
+            rounds=self.rounds,
+            learner=self.learner,
+            overrides=named_values("set", self.set),
+            strength=self.strength,
+            policies=self.policies,
+            episodes=self.episodes,
+            consecutive=self.in_a_row,
+            unseen=self.unseen,
+        )
+
+    def __call__(self) -> int:
+        """Train unless it is done, print the result."""
+        run = self.run()
+        path, checkpoint = result_path(self.output, run), self.output / f"{run.id}.safetensors"
+        if not unfinished([run], self.output) and checkpoint.is_file():
+            say(self.json, f"{path} is there already")
+            result = read_result(path)
+        else:
+            make_directory(self.output)
+            part = self.output / f"{run.id}.part"
+            if part.is_file():
+                say(self.json, f"going on from {part}")
+            result = run_experiment(run, checkpoint=checkpoint, progress=True, resume=part)
+            write_result(self.output, result)
+            part.unlink(missing_ok=True)
+        say(self.json, result_text(result), f"\nresult: {path}\nfor owlrl evaluate: {checkpoint}")
+        if self.json:
+            print_json(result, file=str(path), checkpoint=str(checkpoint), seconds=result.info["seconds"])
+        return 0
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Evaluate what was trained, on its own tasks or on any levels.
+
+    >>> from pathlib import Path
+    >>> from owlrl.experiments.commands import Evaluate
+    >>> Evaluate(Path("runs/x.safetensors"), levels=(1, 2)).episodes
+    16
+    """
+
+    checkpoint: Path
+    """the .safetensors file that owlrl train wrote"""
+    tasks: str | None = None
+    """a set; the tasks that were trained if nothing is given"""
+    env_id: str | None = None
+    """environment whose levels are taken; owlrl/SimpleCrossing-v0 if left out"""
+    levels: tuple[int, ...] = ()
+    """levels instead of a set, e.g. 3 7 14"""
+    angles: tuple[float, ...] = ()
+    """of owlrl/Pendulum-v0 instead of levels, e.g. 90 -90"""
+    arguments: tuple[str, ...] = ()
+    """arguments of the environments, e.g. breadcrumbs=true; beside those of the training if no tasks are
+    given"""
+    unseen: tuple[str, ...] = ()
+    """levels for generalisation as well, e.g. S9N1:100"""
+    policies: tuple[str, ...] = ()
+    """how to act, e.g. oracle hedge+td; as in training if left out"""
+    episodes: int = 16
+    """per task and policy"""
+    json: bool = False
+    """print the result as one line of JSON at the end"""
+
+    def __call__(self) -> int:
+        """Load, run episodes, print."""
+        if not self.checkpoint.is_file():
+            raise OwlValueError(f"checkpoint is {self.checkpoint}; there is no such file")
+        arguments = Arguments("evaluate")
+        arguments.integer("episodes", self.episodes)
+        arguments.check()
+        session = load_session(self.checkpoint)
+        sets = self._sets(session)
+        run = replace(session.run, policies=self.policies or session.run.policies, unseen=self.unseen)
+        rows = []
+        with repeatable(run.seed):
+            for label, tasks in sets.items():
+                rows += evaluate(session, tasks, run.acting, episodes=self.episodes, label=label)
+        if not rows:
+            raise OwlValueError(
+                f"policies are {run.acting}, which need a head that is told, and none has learned "
+                f"{', '.join(task for tasks in sets.values() for task in tasks)}; expected others, e.g. "
+                "--policies random"
+            )
+        result = Result(session.run, rows, environment())
+        say(self.json, result_text(result))
+        if self.json:
+            print_json(result)
+        return 0
+
+    def _sets(self, session: Session | ControlSession) -> dict[str, Mapping[str, Any]]:
+        """What to play, apart: what was trained, other tasks, and levels for generalisation."""
+        tasks, trained = self._tasks(session), session.tasks
+        known = {name: task for name, task in tasks.items() if _same(task, trained.get(name))}
+        # A task that only has the name of one that was trained must not be taken for it.
+        others = {
+            f"other {name}" if name in trained else name: task
+            for name, task in tasks.items()
+            if name not in known
+        }
+        sets: dict[str, Mapping[str, Any]] = {"seen": known, "others": others}
+        if isinstance(session, Session):
+            sets |= {text: session.unseen(text) for text in self.unseen}
+        return {label: tasks for label, tasks in sets.items() if tasks}
+
+    def _tasks(self, session: Session | ControlSession) -> Mapping[str, Any]:
+        """Those that were trained, or the like."""
+        run, arguments = session.run, named_values("arguments", self.arguments)
+        text = task_text(self.tasks, self.env_id, self.levels, self.angles)
+        if text is None and not arguments:
+            return session.tasks
+        if text is None:
+            specs = resolve_tasks(run.tasks, {**run.arguments, **arguments})
+        else:
+            specs = resolve_tasks(text, arguments)
+        if run.control != is_control(text or run.tasks):
+            raise OwlValueError(f"tasks are {text}, but {run.tasks} was trained; expected the like")
+        if isinstance(session, ControlSession):
+            return specs
+        tables = tables_of(specs, goal_scale=run.preset.goal_scale)
+        trained = session.agent.num_actions
+        if few := [name for name, table in tables.items() if table.num_actions < trained]:
+            raise OwlValueError(
+                f"{', '.join(few)} have fewer actions than the {trained} that were learned; expected as "
+                f"many, e.g. --arguments num_actions={trained}"
+            )
+        return tables
+
+
+def _same(task: Any, trained: Any) -> bool:
+    """Whether two tasks are one: both tables, or both descriptions of an environment."""
+    if isinstance(task, Table) and isinstance(trained, Table):
+        return task is trained or task.name == trained.name
+    return bool(task == trained)
+
+
+@dataclass(frozen=True)
+class Compare:
+    """Compare methods on your own tasks with your own model, as a file of Python says.
+
+    >>> from pathlib import Path
+    >>> from owlrl.experiments.commands import Compare
+    >>> Compare(Path("my_study.py"), seeds=3).jobs
+    """
+
+    study: Path
+    """file that defines make_model(env, seed), tasks and steps; also methods, seeds, rounds, eval_every, …"""
+    steps: int | None = None
+    """of each task, instead of the file's"""
+    methods: tuple[str, ...] = ()
+    """instead of the file's: bare, "bare, empty replay", alone, "one head with rehearsal", "one head with
+    history", owl, "owl with EWC", paper, or package.module:name of your own"""
+    seeds: int | None = None
+    """how many, instead of the file's"""
+    jobs: int | None = None
+    """how many runs at once"""
+    output: Path | None = None
+    """directory of finished runs and of the report; runs/ and the file's name if left out"""
+    backend: Literal["loky", "dask"] | None = None
+    """processes of this machine, or a Dask cluster (which executes what it is sent)"""
+    scheduler: str | None = None
+    """address of the cluster's scheduler, e.g. tcp://host:8786"""
+
+    def __call__(self) -> int:
+        """Run what is missing, print table and verdicts, write the report; 1 if a run failed."""
+        output = self.output or Path("runs") / self.study.stem
+        study = compare_file(
+            self.study,
+            steps=self.steps,
+            methods=self.methods or None,
+            seeds=self.seeds,
+            jobs=self.jobs,
+            output=output,
+            backend=self.backend,
+            scheduler=self.scheduler,
+        )
+        print(study.table())
+        print(*study.verdicts(), "", *study.notes(), sep="\n")
+        try:
+            print(f"\nreport: {study.report(output / 'report.html')}")
+        except OwlStateError as error:  # the picture needs a library that is not there
+            print(f"\nno report: {error}")
+        return 1 if study.errors else 0
+
+
+@dataclass(frozen=True)
+class Reproduce:
+    """Do all runs of a study, several at once, and print its tables.
+
+    >>> from owlrl.experiments.commands import Reproduce
+    >>> Reproduce("headline", seeds=10, jobs=2).output
+    PosixPath('runs')
+    """
+
+    name: str | None = None
+    """which study; it may be said without the option's name: crossroads, sc3, sc5, unseen, sc12, sc3+dk2,
+    headline, ablations, revisits, strengths, pendulum or alone"""
+    seeds: int = 3
+    """how many"""
+    jobs: int = 1
+    """how many runs at once"""
+    output: Path = Path("runs")
+    """directory of results; what is there already is not done again"""
+    backend: Literal["loky", "dask"] = "loky"
+    """processes of this machine, or a Dask cluster"""
+    scheduler: str | None = None
+    """address of the cluster's scheduler, e.g. tcp://host:8786"""
+    methods: tuple[str, ...] = ()
+    """only these of the study's methods"""
+    frames: int | None = None
+    """per task, instead of the study's: results of their own, for a first look"""
+    list: bool = False
+    """only say which runs there are and which are done; without a name, which studies there are"""
+
+    def __call__(self) -> int:
+        """Run what is missing, print the tables; 1 if a run failed."""
+        if self.list and self.name is None:
+            for name, study in STUDIES.items():
+                print(f"{name:12}{study.about}")
+            return 0
+        if self.name is None:
+            raise OwlValueError(
+                f"reproduce: which study? One of {', '.join(STUDIES)}, e.g. owlrl reproduce sc3"
+            )
+        chosen: dict[str, Any] = {"seeds": self.seeds, "methods": self.methods, "frames": self.frames}
+        if self.list:
+            for run in study_runs(self.name, **chosen):
+                print("missing" if unfinished([run], self.output) else "done   ", run.id)
+            return 0
+        tables, attempts = reproduce(
+            self.name,
+            self.output,
+            **chosen,
+            jobs=self.jobs,
+            backend=self.backend,
+            scheduler=self.scheduler,
+        )
+        print(tables, end="")
+        failed = [attempt for attempt in attempts if attempt.error is not None]
+        for attempt in failed:
+            print(f"owlrl: {attempt.run.id} failed: {attempt.error}", file=sys.stderr)
+        return 1 if failed else 0
+
+
+@dataclass(frozen=True)
+class Report:
+    """Put tables and pictures of all results in a directory on one page.
+
+    >>> from pathlib import Path
+    >>> from owlrl.experiments.commands import Report
+    >>> Report(Path("runs")).episodes
+    3
+    """
+
+    directory: Path
+    """of results, as owlrl train and owlrl reproduce write them"""
+    output: Path | None = None
+    """the HTML file; report.html in the directory if left out"""
+    episodes: int = 3
+    """shown of each method, each of another task; 0 for none"""
+
+    def __call__(self) -> int:
+        """Write the page, say where it is."""
+        print(write_report(self.directory, self.output, episodes=self.episodes))
+        return 0
+
+
+@dataclass(frozen=True)
+class Demo:
+    """Show in two minutes what one head cannot do and OWL can.
+
+    >>> from owlrl.experiments.commands import Demo
+    >>> Demo().name
+    'crossroads'
+    """
+
+    name: Literal["crossroads", "pendulum"] = "crossroads"
+    """which one; it may be said without the option's name"""
+    arms: int | None = None
+    """tasks at the crossroads, 2 to 8; 4 if left out"""
+    frames: int | None = None
+    """per task; 30000 at the crossroads, 5000 for the Pendulum"""
+    seed: int = 0
+    """of everything"""
+    picture: Path = Path("runs/demo.png")
+    """where the picture goes"""
+
+    def __call__(self) -> int:
+        """Train, print the table, draw the picture."""
+        start = time.monotonic()
+        pendulum = self.name == "pendulum"
+        if pendulum and self.arms is not None:
+            raise OwlValueError(f"arms is {self.arms}; the Pendulum has none, leave it out")
+        chosen: dict[str, Any] = {"arms": self.arms, "frames": self.frames}
+        given = {name: value for name, value in chosen.items() if value is not None}
+        with repeatable(self.seed):
+            run = run_pendulum_demo if pendulum else run_demo
+            demo = run(seed=self.seed, output=self.picture, **given)
+        shown = "Return of an episode" if pendulum else "Share of episodes that reached the goal that pays"
+        print(f"\n{shown}:\n\n{demo.table()}\n")
+        moving = (
+            f" {self.picture.with_suffix('.gif')} shows one episode, the task not told." if pendulum else ""
+        )
+        print(f"{time.monotonic() - start:.0f} s. The picture is {self.picture}.{moving}")
+        return 0
+
+
+def task_text(
+    name: str | None, env_id: str | None, levels: Sequence[int], angles: Sequence[float]
+) -> str | None:
+    """A set, levels or angles as `owlrl.experiments.resolve_tasks` takes them; None if none is given."""
+    given = {"tasks": name, "levels": levels, "angles": angles}
+    if len(told := {key: value for key, value in given.items() if value}) > 1:
+        text = " and ".join(f"{key} {'is' if key == 'tasks' else 'are'} {v!r}" for key, v in told.items())
+        raise OwlValueError(f"{text}; give one of them")
+    if angles and env_id != PENDULUM:
+        raise OwlValueError(f"angles are {angles} and env_id is {env_id!r}; they are for {PENDULUM!r}")
+    numbers = [f"{angle:g}" for angle in angles] or list(map(str, levels))
+    if env_id is not None and not numbers:
+        example = "angles, e.g. --angles 90 -90" if env_id == PENDULUM else "levels, e.g. --levels 3 7 14"
+        raise OwlValueError(f"env_id is {env_id!r}, of which nothing is chosen; give {example} with it")
+    return f"{env_id or CROSSING}:{','.join(numbers)}" if numbers else name
+
+
+def named_values(where: str, texts: Sequence[str]) -> dict[str, Any]:
+    """``name=value`` texts as a dict; values are JSON, or text where they are not."""
+    found = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            raise OwlValueError(f"{where} has {text!r}; expected name=value")
+        try:
+            found[name] = json.loads(value)
+        except ValueError:
+            found[name] = value
+    return found
+
+
+def say(quiet: bool, *texts: str) -> None:
+    """Print lines, unless all that is wanted is JSON."""
+    if not quiet:
+        print(*texts, sep="\n")
+
+
+def print_json(result: Result, **more: object) -> None:
+    """One line: mean success (or return) per policy, of trained tasks and of other sets; all evaluations."""
+    rows = [row for row in result.rows if row["kind"] in ("evaluation", "in-a-row")]
+    scores: dict[str, dict[str, list[float]]] = {"seen": {}}
+    for row in result.select("evaluation"):
+        scores.setdefault(row["set"], {}).setdefault(row["policy"], []).append(row[result.run.measure])
+    means = {
+        label: {policy: sum(found) / len(found) for policy, found in by_policy.items()}
+        for label, by_policy in scores.items()
+    }
+    summary = {result.run.measure: means.pop("seen"), "others": means}
+    print(json.dumps({"id": result.run.id, **summary, **more, "rows": rows}))

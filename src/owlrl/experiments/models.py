@@ -1,0 +1,308 @@
+"""The user's model, whatever library it comes from: how it is trained in an environment and how it acts."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+
+from owlrl.acting.episodes import EpisodePolicy
+from owlrl.errors import OwlTypeError
+from owlrl.learners import DQN, SAC
+
+__all__ = [
+    "History",
+    "Watch",
+    "described",
+    "greedy_policy",
+    "is_sb3",
+    "make_env",
+    "random_policy",
+    "seed_env",
+    "share_statistics",
+    "train_model",
+]
+
+Watch = Callable[[int], None]
+SB3 = ("stable_baselines3", "sb3_contrib")
+
+
+def is_sb3(thing: Any) -> bool:
+    """Whether an object's class comes from Stable-Baselines3 or is derived from one that does.
+
+    >>> from owlrl.experiments.models import is_sb3
+    >>> is_sb3("CartPole-v1")
+    False
+    """
+    return any(base.__module__.partition(".")[0] in SB3 for base in type(thing).__mro__)
+
+
+def make_env(task: Any, seed: int) -> Any:
+    """The environment of a task: a Gymnasium id, or a factory ``f(seed)`` or ``f()``.
+
+    The seed is passed where the factory has a parameter ``seed`` or cannot be called without an argument.
+
+    >>> import gymnasium
+    >>> from owlrl.experiments.models import make_env
+    >>> make_env("CartPole-v1", 0).spec.id
+    'CartPole-v1'
+    >>> make_env(lambda seed: gymnasium.make(f"CartPole-v{seed}"), 1).spec.id
+    'CartPole-v1'
+    """
+    if isinstance(task, str):
+        return gymnasium.make(task)
+    if not callable(task):
+        raise OwlTypeError(
+            f"compare: a task is a {type(task).__name__}; expected a Gymnasium id such as 'CartPole-v1' or a "
+            "function f(seed) that makes the environment"
+        )
+    try:
+        parameters = inspect.signature(task).parameters
+    except (TypeError, ValueError):  # a callable of C
+        return task(seed)
+    if "seed" in parameters and parameters["seed"].kind is not inspect.Parameter.POSITIONAL_ONLY:
+        return task(seed=seed)
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    needed = [p for p in parameters.values() if p.kind in positional and p.default is p.empty]
+    return task(seed) if needed else task()
+
+
+def seed_env(env: Any, seed: int) -> None:
+    """Seed an environment, a vector of them or a ``VecEnv``, and what it draws actions from.
+
+    >>> import gymnasium
+    >>> from owlrl.experiments.models import seed_env
+    >>> env = gymnasium.make("CartPole-v1")
+    >>> seed_env(env, 3)
+    >>> env.unwrapped.np_random_seed
+    3
+    """
+    if is_sb3(env):
+        env.seed(seed)
+        env.reset()  # takes the seeds, which the first reset of the training would keep
+    else:
+        env.reset(seed=seed)
+    env.action_space.seed(seed)
+
+
+def share_statistics(source: Any, target: Any) -> None:
+    """Let one ``VecNormalize`` normalise as another does now; other environments stay as they are.
+
+    >>> from owlrl.experiments.models import share_statistics
+    >>> share_statistics("no environment", "of that kind")
+    """
+    if is_sb3(source) and is_sb3(target):
+        from stable_baselines3.common.vec_env import sync_envs_normalization
+
+        sync_envs_normalization(source, target)
+
+
+def train_model(
+    model: Any, env: Any, steps: int, *, watch: Watch | None = None, restart: bool = False
+) -> None:
+    """Train a model in ``env`` for some steps, in its own way.
+
+    A Stable-Baselines3 model is trained by ``model.learn(steps)``, one of `owlrl.learners` by
+    ``learn(steps, env=env)``, any other object by its ``train(steps)``, after its ``set_env(env)`` (or, where
+    it has none, with ``env`` as its attribute of that name).
+
+    Args:
+        model: what ``make_model`` gave.
+        env: to train in; None keeps the model's own.
+        steps: over all copies of the environment.
+        watch: called with the steps so far, after each step; not for objects with ``train``.
+        restart: the model explores and warms up as at the beginning, where it has a schedule for that.
+
+    >>> import gymnasium
+    >>> from owlrl.experiments.models import train_model
+    >>> from owlrl.learners import DQN
+    >>> env = gymnasium.make("CartPole-v1")
+    >>> model = DQN(env, seed=0)
+    >>> train_model(model, env, 100)
+    >>> model.epsilon.seen
+    100
+    """
+    if is_sb3(model):
+        if env is not None:
+            model.set_env(env)
+        callback = None if watch is None else _sb3_callback(model, watch)
+        model.learn(steps, callback=callback, reset_num_timesteps=restart)
+    elif isinstance(model, DQN | SAC):
+        if restart and isinstance(model, DQN):
+            model.epsilon.load_state_dict({"seen": 0})
+        tell = None if watch is None else (lambda _, seen: watch(seen))
+        model.learn(steps, env=env, callback=tell)
+    elif callable(getattr(model, "train", None)) and hasattr(model, "learner"):
+        if env is not None and hasattr(model, "set_env"):
+            model.set_env(env)
+        elif env is not None:
+            model.env = env
+        model.train(steps)
+    else:
+        raise OwlTypeError(
+            f"compare: make_model gave a {type(model).__name__}; expected a Stable-Baselines3 model, a "
+            "learner of owlrl.learners, or an object with train(steps) and learner (e.g. a QLearner)"
+        )
+
+
+def _sb3_callback(model: Any, watch: Watch) -> Callable[[Any, Any], bool]:
+    begun: list[int] = []
+
+    def callback(local: Any, scope: Any) -> bool:
+        if not begun:
+            begun.append(int(model.num_timesteps) - int(model.n_envs))
+        watch(int(model.num_timesteps) - begun[0])
+        return True
+
+    return callback
+
+
+def described(model: Any) -> Any:
+    """What `OwlWrapper` is given for a model: of a script its ``learner``.
+
+    >>> import gymnasium
+    >>> from owlrl.experiments.models import described
+    >>> from owlrl.learners import DQN
+    >>> type(described(DQN(gymnasium.make("CartPole-v1")))).__name__
+    'DQN'
+    """
+    if is_sb3(model) or hasattr(model, "describe"):
+        return model
+    return getattr(model, "learner", model)
+
+
+def greedy_policy(model: Any) -> EpisodePolicy:
+    """A model's greedy actions as a policy for `owlrl.acting.run_episodes`; it observes nothing.
+
+    By the model's ``predict``; a script without one acts by its ``learner``, with the head that is active.
+
+    >>> import gymnasium
+    >>> from owlrl.acting import run_episodes
+    >>> from owlrl.experiments.models import greedy_policy
+    >>> from owlrl.learners import DQN
+    >>> env = gymnasium.make("CartPole-v1")
+    >>> len(run_episodes(greedy_policy(DQN(env, seed=0)), env, episodes=2, seed=0).returns)
+    2
+    """
+    if is_sb3(model):
+        return _Acting(lambda observation, single: model.predict(observation, deterministic=True)[0])
+    if callable(getattr(model, "predict", None)):
+        return _Acting(lambda observation, single: _first(model.predict(observation)))
+    return _Acting(lambda observation, single: _by_learner(model.learner, observation, single))
+
+
+def random_policy(env: Any, seed: int) -> EpisodePolicy:
+    """Uniformly random actions in ``env``.
+
+    >>> import gymnasium
+    >>> from owlrl.acting import run_episodes
+    >>> from owlrl.experiments.models import random_policy
+    >>> env = gymnasium.make("CartPole-v1")
+    >>> run_episodes(random_policy(env, 0), env, episodes=2, seed=0).lengths.min() > 5
+    np.True_
+    """
+    space = copy.deepcopy(env.action_space)
+    space.seed(seed)
+    if is_sb3(env):
+        return _Acting(lambda observation, single: np.array([space.sample() for _ in range(env.num_envs)]))
+    return _Acting(lambda observation, single: space.sample())
+
+
+class _Acting:
+    """A function from observations to actions, as a policy."""
+
+    def __init__(self, act: Callable[[Any, bool], Any]) -> None:
+        self._act = act
+        self._single = True
+
+    def reset(
+        self, *, num_envs: int | None = None, keep_evidence: bool = False, mask: np.ndarray | None = None
+    ) -> None:
+        if mask is None:
+            self._single = num_envs is None
+
+    def act(self, observation: Any) -> Any:
+        action = self._act(observation, self._single)
+        return action.item() if self._single and np.ndim(action) == 0 and hasattr(action, "item") else action
+
+    def observe(self, *transition: Any, mask: np.ndarray | None = None) -> None:
+        """Nothing is learned from it."""
+
+
+def _first(action: Any) -> Any:
+    """Actions alone, where a script's ``predict`` gives a state beside them."""
+    return action[0] if isinstance(action, tuple) else action
+
+
+def _by_learner(learner: Any, observation: Any, single: bool) -> Any:
+    if isinstance(observation, Mapping):
+        parts = {key: np.asarray(part) for key, part in observation.items()}
+        batch = learner.prepare({key: part[None] if single else part for key, part in parts.items()})
+    else:
+        batch = torch.as_tensor(np.asarray(observation))
+        batch = batch.unsqueeze(0) if single else batch
+    head = next(iter(learner.networks.values())).pointer.index
+    actions = learner.act(batch, torch.full((len(batch),), head)).cpu().numpy()
+    return actions[0] if single else actions
+
+
+class History(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """The last n steps as part of the observation: a learner with one head can tell tasks apart by them.
+
+    The observation is one vector: the observation now, then for each of the last n steps its observation,
+    its action (one-hot if discrete) and its reward; zeros where an episode has had fewer.
+
+    Args:
+        env: a single environment; its observations are flattened.
+        steps: n.
+
+    >>> import gymnasium
+    >>> from owlrl.experiments.models import History
+    >>> env = History(gymnasium.make("CartPole-v1"), steps=2)
+    >>> env.observation_space.shape  # 4 + 2 · (4 + 2 + 1)
+    (18,)
+    >>> _ = env.reset(seed=0)
+    >>> env.step(1)[0][-3:].tolist()  # the action and the reward of the step before
+    [0.0, 1.0, 1.0]
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any], steps: int = 8) -> None:
+        if getattr(env, "num_envs", None) is not None:
+            raise OwlTypeError(
+                "History: env is a vector of environments; expected a single one: wrap each of them before "
+                "they are put side by side, or leave the method with history out"
+            )
+        super().__init__(env)
+        self.steps = steps
+        self._seen = int(gymnasium.spaces.flatdim(env.observation_space))
+        self._acted = int(gymnasium.spaces.flatdim(env.action_space))
+        self._past = np.zeros((steps, self._seen + self._acted + 1), np.float32)
+        self._now = np.zeros(self._seen, np.float32)
+        size = self._seen + self._past.size
+        self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (size,), np.float32)
+
+    def reset(self, **options: Any) -> tuple[np.ndarray, dict[str, Any]]:
+        """Begin an episode, with nothing before it."""
+        observation, info = self.env.reset(**options)
+        self._past[:] = 0.0
+        return self._show(observation), info
+
+    def step(self, action: Any) -> tuple[np.ndarray, Any, bool, bool, dict[str, Any]]:
+        """One step, which is the newest of the history afterwards."""
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        acted = gymnasium.spaces.flatten(self.env.action_space, action)
+        self._past = np.roll(self._past, -1, axis=0)
+        self._past[-1] = np.concatenate(
+            [self._now, np.asarray(acted, np.float32), [np.float32(float(reward))]]
+        )
+        return self._show(observation), reward, terminated, truncated, info
+
+    def _show(self, observation: Any) -> np.ndarray:
+        flat = gymnasium.spaces.flatten(self.env.observation_space, observation)
+        self._now = np.asarray(flat, np.float32)
+        return np.concatenate([self._now, self._past.ravel()])

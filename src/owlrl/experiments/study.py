@@ -1,0 +1,561 @@
+"""`Study`: what a comparison of methods has found, as numbers, tables, pictures and sentences."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from owlrl.checkpoint import write_atomically
+from owlrl.errors import OwlError, OwlStateError, OwlValueError
+from owlrl.experiments import _html
+from owlrl.experiments._markdown import DASH, table
+from owlrl.experiments._style import count
+from owlrl.experiments.methods import GIVEN, RANDOM, UNKNOWN, UNTRAINED
+from owlrl.experiments.metrics import forgetting, forward_transfer, iqm_over_seeds, stratified_bootstrap
+from owlrl.experiments.plots import draw_study
+from owlrl.experiments.results import read_lines, write_lines
+from owlrl.experiments.summary import Estimate
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["Study", "Trial", "Verdict", "studies_of"]
+
+FORMAT = "owlrl-compare-1"
+KEPT = 0.8  # of what was there, above random actions: less is forgotten, or not recognised
+LEARNED = 0.5  # of what the model learns alone: less is not learned
+FloatArray = npt.NDArray[np.float64]
+When = Literal["right after", "final"]
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One seed of one method: what was run, and what came of it.
+
+    Attributes:
+        method: its name.
+        seed: of everything.
+        settings: ``tasks`` (names), ``steps`` of each, ``rounds``, ``eval_every``, ``eval_episodes``.
+        source: the fingerprint of model, tasks and method.
+        about: the method in a few words.
+        modes: how it acts: "given" the task, with the task "unknown", or both.
+        rows: of kind "training", "score" and "curve".
+        info: versions, when it was started, seconds.
+
+    >>> from owlrl.experiments import Trial
+    >>> Trial("owl, my way", 3, {"tasks": ["left"]}).id
+    'owl-my-way-s3-1d2bce32'
+    """
+
+    method: str
+    seed: int
+    settings: dict[str, Any]
+    source: str = ""
+    about: str = ""
+    modes: tuple[str, ...] = (UNKNOWN,)
+    rows: Sequence[Row] = ()
+    info: Mapping[str, Any] | None = None
+
+    @property
+    def id(self) -> str:
+        """Method, seed and eight digits over the method's name and the settings: the name of its file."""
+        slug = re.sub(r"[^a-z0-9]+", "-", self.method.lower()).strip("-")[:40]
+        text = json.dumps([self.method, self.settings], sort_keys=True)
+        return f"{slug}-s{self.seed}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+    def write(self, directory: str | os.PathLike[str]) -> Path:
+        """Write it to its file, as a whole or not at all."""
+        path = Path(directory) / f"{self.id}.jsonl"
+        names = ("method", "seed", "settings", "source", "about", "modes", "info")
+        head = {"format": FORMAT, **{name: getattr(self, name) for name in names}}
+        write_lines(path, head, self.rows)
+        return path
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> Trial:
+        """What `write` wrote; a ``ValueError`` says why it cannot be read."""
+        try:
+            head, rows = read_lines(path, FORMAT)
+            known = {name: head[name] for name in ("method", "seed", "settings", "source", "about", "info")}
+            return cls(**known, modes=tuple(head["modes"]), rows=rows)
+        except (ValueError, KeyError, TypeError) as error:
+            raise OwlValueError(f"Trial.read: {path} is no result of compare ({error})") from error
+
+    def scores(self, when: When, mode: str) -> list[float]:
+        """A mean return per task, NaN where it could not act; "right after" its last training, or "final"."""
+        visits = [row["task"] for row in self.rows if row["kind"] == "training"]
+        found = {
+            (row["visit"], row["task"]): row["mean_return"]
+            for row in self.rows
+            if row["kind"] == "score" and row["mode"] == mode
+        }
+        last = {task: visit for visit, task in enumerate(visits)}
+        when_of = {
+            task: len(visits) - 1 if when == "final" else last[task] for task in self.settings["tasks"]
+        }
+        return [found.get((when_of[task], task), float("nan")) for task in self.settings["tasks"]]
+
+    def select(self, kind: str, **values: object) -> list[Row]:
+        """The rows of a kind whose fields have the given values."""
+        rows = [row for row in self.rows if row["kind"] == kind]
+        return [row for row in rows if all(row.get(name) == value for name, value in values.items())]
+
+
+class Verdict(NamedTuple):
+    """What became of one task with one method.
+
+    >>> from owlrl.experiments import Verdict
+    >>> print(Verdict("bare", "left", "forgotten", "9 right after it, 1 at the end"))
+    bare, left: forgotten: 9 right after it, 1 at the end
+    """
+
+    method: str
+    task: str
+    cause: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.method}, {self.task}: {self.cause}: {self.why}"
+
+
+class Study:
+    """The results of `compare`.
+
+    Scores are mean returns over the episodes of an evaluation. "Right after" is the end of a task's last
+    training, "final" the end of all training; both have the same evaluation seeds. Where a method can act
+    both ways, ``mode`` is "given" (the task is given) or "unknown"; left out, it is "given" if there is a
+    choice.
+
+    Args:
+        trials: one per method and seed, of the same settings.
+        errors: what went wrong in others, ``(method, seed, text)``.
+        solved: the return from which a task counts as learned, by task; for `verdicts`.
+
+    >>> from owlrl.experiments import Study, Trial
+    >>> rows = [{"kind": "training", "visit": 0, "task": "left", "seconds": 1.0},
+    ...         {"kind": "score", "visit": 0, "task": "left", "mode": "unknown", "mean_return": 0.5,
+    ...          "returns": [0.5], "found": None, "steps": None}]
+    >>> study = Study([Trial("bare", 0, {"tasks": ["left"], "steps": {"left": 9}}, rows=rows)])
+    >>> study.scores("bare")
+    array([[0.5]])
+    """
+
+    def __init__(
+        self,
+        trials: Iterable[Trial],
+        *,
+        errors: Sequence[tuple[str, int, str]] = (),
+        solved: Mapping[str, float] | None = None,
+    ) -> None:
+        self.trials = list(trials)
+        self.errors = list(errors)
+        self.solved = dict(solved or {})
+        if not self.trials:
+            raise OwlStateError("Study: there are no trials; expected at least one that was finished")
+        settings = self.trials[0].settings
+        if other := next((t for t in self.trials if t.settings != settings), None):
+            raise OwlValueError(
+                f"Study: trials have different settings: {settings} and {other.settings}; expected those of "
+                "one comparison"
+            )
+
+    @classmethod
+    def load(cls, directory: str | os.PathLike[str]) -> Study:
+        """The study whose trials a directory has; where there are several, the one that was run last."""
+        trials = []
+        for path in sorted(Path(directory).glob("*.jsonl")):
+            try:
+                trials.append(Trial.read(path))
+            except OwlError:
+                continue  # of another kind
+        if not trials:
+            raise OwlValueError(f"Study.load: {directory} has no results of compare")
+        newest = max(trials, key=lambda trial: (trial.info or {}).get("started", 0.0))
+        return cls([trial for trial in trials if trial.settings == newest.settings])
+
+    @property
+    def tasks(self) -> list[str]:
+        """The tasks in the order they are trained in."""
+        return list(self.trials[0].settings["tasks"])
+
+    @cached_property
+    def methods(self) -> list[str]:
+        """The methods that were compared; random actions, the reference, are not among them."""
+        return list(dict.fromkeys(t.method for t in self.trials if t.method != RANDOM.name))
+
+    def modes(self, method: str) -> tuple[str, ...]:
+        """How a method can act."""
+        return self._of(method)[0].modes
+
+    def scores(self, method: str, *, when: When = "final", mode: str | None = None) -> FloatArray:
+        """Mean returns (seeds, tasks); NaN where the method cannot act in a task."""
+        chosen = mode or self.modes(method)[0]
+        return np.array([trial.scores(when, chosen) for trial in self._of(method)], dtype=np.float64)
+
+    def after_each(self, method: str, *, mode: str | None = None) -> FloatArray:
+        """Scores (seeds, visits, tasks) after each visit; NaN where the method cannot act in a task yet."""
+        chosen = mode or self.modes(method)[0]
+        trials = self._of(method)
+        found = np.full((len(trials), len(self.visits), len(self.tasks)), np.nan)
+        for k, trial in enumerate(trials):
+            for row in trial.select("score", mode=chosen):
+                found[k, row["visit"], self.tasks.index(row["task"])] = row["mean_return"]
+        return found
+
+    def matrix(self, method: str, *, mode: str | None = None) -> FloatArray:
+        """The after-each-task matrix (visits, tasks): `after_each`, mean over seeds."""
+        mean: FloatArray = self.after_each(method, mode=mode).mean(axis=0)
+        return mean
+
+    def estimate(self, method: str, *, when: When = "final", mode: str | None = None) -> Estimate:
+        """Interquartile mean over seeds of the mean over tasks, with a 95 % stratified bootstrap interval."""
+        scores = self.scores(method, when=when, mode=mode)
+        interval = stratified_bootstrap(scores) if len(scores) > 1 else None
+        return Estimate(float(iqm_over_seeds(scores)), interval)
+
+    def forgetting(self, method: str, *, mode: str | None = None) -> float:
+        """Mean over tasks and seeds of score right after a task's last training − score at the end.
+
+        Continual World's convention (Wołczyk et al. 2021): ``F = mean_i [p_i(end of i's training) −
+        p_i(end)]``, in units of the return. The last task takes part with 0; below zero, later tasks helped.
+        """
+        after, final = (self.scores(method, when=when, mode=mode) for when in ("right after", "final"))
+        lost = []
+        for start, end in zip(after, final, strict=True):
+            rows = [(0, task, float(score)) for task, score in zip(self.tasks, start, strict=True)]
+            rows += [(1, task, float(score)) for task, score in zip(self.tasks, end, strict=True)]
+            lost.append(forgetting(rows, dict.fromkeys(self.tasks, (0, 0))))
+        return float(np.mean(lost))
+
+    def forward_transfer(self, method: str) -> float | None:
+        """How much faster tasks are learned in the sequence than alone; needs ``eval_every`` and "alone".
+
+        Continual World's convention (Wołczyk et al. 2021): ``mean_i (AUC_i − AUC_i^alone) / (1 −
+        AUC_i^alone)``, AUC being the mean of the evaluations during a task's first training, and scores
+        normalised to ``(score − random) / (alone at its end − random)``. Tasks that the model does not learn
+        alone are left out. None where it cannot be said.
+        """
+        if "alone" not in self.methods or RANDOM.name not in {t.method for t in self.trials}:
+            return None
+        learned = [task for task in self.tasks if self._learned_alone(task)]
+        curves = {name: self._normalised_curves(name, learned) for name in (method, "alone")}
+        if not learned or not all(all(curves[name].values()) for name in curves):
+            return None
+        rows = [(step, task, score) for task, points in curves[method].items() for step, score in points]
+        spans = {task: (0, int(max(step for step, _ in points))) for task, points in curves[method].items()}
+        reference = {
+            task: float(np.mean([score for _, score in points])) for task, points in curves["alone"].items()
+        }
+        gain = forward_transfer(rows, spans, reference)
+        return None if np.isnan(gain) else gain
+
+    def found(self, method: str) -> float | None:
+        """Share of final episodes that end with the right task as the most probable; None if not sought."""
+        return self._found(method, "found")
+
+    def steps_to_find(self, method: str) -> float | None:
+        """Mean steps until the right task was the most probable and stayed so; None if none was sought."""
+        return self._found(method, "steps")
+
+    def seconds(self, method: str) -> float:
+        """Mean over seeds of the seconds that training took."""
+        rows = [[row["seconds"] for row in trial.select("training")] for trial in self._of(method)]
+        return float(np.mean([sum(of_seed) for of_seed in rows]))
+
+    def to_rliable(self, *, when: When = "final") -> dict[str, FloatArray]:
+        """Scores (seeds, tasks) by method, in rliable's shape; one that acts in two ways has two keys."""
+        return {name: self.scores(method, when=when, mode=mode) for name, method, mode in self._ways()}
+
+    def verdicts(self) -> list[Verdict]:
+        """For each method and task: not learned, forgotten, not recognised, or fine; and the numbers for it.
+
+        Measured above random actions: "not learned" is a model that alone is not clearly better than random
+        actions and than untrained (or worse than ``solved``), "not learned in the sequence" less than half
+        of what it learns alone, "forgotten" less than 0.8 of the score right after, "not recognised" less
+        than 0.8 of the score with the task given.
+        """
+        if not any(trial.method == RANDOM.name for trial in self.trials):
+            raise OwlStateError("Study.verdicts: there is no trial of random actions to measure from")
+        return [self._verdict(method, task) for method in self.methods for task in self.tasks]
+
+    def table(self) -> str:
+        """A Markdown table: a row per method and way to act."""
+        header, rows = self._cells()
+        settings = self.trials[0].settings
+        text = (
+            f"Returns at the end of all training ({_steps(settings['steps'])} steps per task"
+            f"{', ' + count(settings['rounds'], 'round') if settings.get('rounds', 1) > 1 else ''}), mean "
+            f"over seeds of {count(settings.get('eval_episodes', 0), 'episode')} each; mean over tasks: "
+            "interquartile mean over seeds [95 % stratified bootstrap], and the worst seed. Forgetting (of a "
+            "return) and forward transfer as in Continual World. Found: episodes that end with the right "
+            "task as the most probable, and steps until it stays so. Seconds of training per seed."
+        )
+        return f"{text}\n\n{table(header, rows)}"
+
+    def notes(self) -> list[str]:
+        """A line per method that says what it is, and per trial that failed."""
+        about = {t.method: t.about for t in self.trials if t.about}
+        lines = [f"{method}: {text}" for method, text in about.items()]
+        return lines + [f"{method}, seed {seed} failed: {text}" for method, seed, text in self.errors]
+
+    def figure(self) -> Figure:
+        """Scores after each visit: a panel per task, a line per method; alone and random as levels."""
+        return draw_study(self, reference=RANDOM.name)
+
+    def report(self, path: str | os.PathLike[str]) -> Path:
+        """Table, verdicts and picture on one HTML page that needs nothing but itself."""
+        target = Path(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        body = ["<h1>Comparison of methods</h1>", *self.html()]
+        write_atomically(target, _html.page("owlrl: a comparison", body).encode("utf-8"))
+        return target
+
+    def html(self) -> Iterable[str]:
+        """The parts of `report`."""
+        yield _html.tables(self.table())
+        yield _html.drawing(
+            self.figure(),
+            text="score of each task after each visit, by method",
+            caption="Bands: the task is in training. Lines: mean over seeds; shades: from the worst to the "
+            "best seed. Crosses: at the end, the task unknown.",
+        )
+        yield "<h3>What became of each task</h3>" + _html.code(map(str, self.verdicts()))
+        yield "<h3>Methods</h3>" + _html.code(self.notes())
+        info = self.trials[0].info or {}
+        versions = ", ".join(f"{name} {number}" for name, number in (info.get("versions") or {}).items())
+        settings = {name: str(value) for name, value in self.trials[0].settings.items()}
+        yield _html.items({**settings, **({"versions": versions} if versions else {})})
+
+    def to_csv(self, path: str | os.PathLike[str] | None = None) -> str:
+        """All scores as CSV, a line per evaluation; written to ``path`` if it is given."""
+        names = ("visit", "after", "task", "mode", "mean_return", "found", "steps")
+        file = io.StringIO()
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["method", "seed", *names])
+        for trial in self.trials:
+            visits = [row["task"] for row in trial.select("training")]
+            for row in trial.select("score"):
+                values = {**row, "after": visits[row["visit"]]}
+                cells = ("" if values.get(name) is None else values[name] for name in names)
+                writer.writerow([trial.method, trial.seed, *cells])
+        return _written(file.getvalue(), path)
+
+    def to_latex(self, path: str | os.PathLike[str] | None = None) -> str:
+        """The table for LaTeX (package booktabs); written to ``path`` if it is given."""
+        header, rows = self._cells()
+        lines = [" & ".join(map(_latex, cells)) + r" \\" for cells in (header, *rows)]
+        columns = "ll" + "r" * (len(header) - 2)
+        body = [lines[0], r"\midrule", *lines[1:]]
+        text = "\n".join(
+            [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", *body, r"\bottomrule", r"\end{tabular}"]
+        )
+        return _written(text + "\n", path)
+
+    def __repr__(self) -> str:
+        seeds = len({trial.seed for trial in self.trials})
+        failed = f", {len(self.errors)} failed" if self.errors else ""
+        return f"Study({self.methods}, tasks={self.tasks}, {count(seeds, 'seed')}{failed})"
+
+    def _of(self, method: str) -> list[Trial]:
+        found = sorted((t for t in self.trials if t.method == method), key=lambda trial: trial.seed)
+        if not found:
+            raise OwlValueError(f"Study: method is {method!r}; expected one of {', '.join(self.methods)}")
+        return found
+
+    @property
+    def visits(self) -> list[str]:
+        """The task of each training, in order."""
+        return [row["task"] for row in self.trials[0].select("training")]
+
+    def _ways(self) -> list[tuple[str, str, str]]:
+        """Label, method and mode of everything that has scores."""
+        found = []
+        for method in self.methods:
+            modes = self.modes(method)
+            for mode in modes:
+                found.append((f"{method}, task {mode}" if len(modes) > 1 else method, method, mode))
+        return found
+
+    def _found(self, method: str, field: str) -> float | None:
+        last = len(self.visits) - 1
+        rows = [row for trial in self._of(method) for row in trial.select("score", visit=last, mode=UNKNOWN)]
+        numbers = [row[field] for row in rows if row.get(field) is not None]
+        return float(np.mean(numbers)) if numbers else None
+
+    def _normalised_curves(self, method: str, tasks: list[str]) -> dict[str, list[tuple[int, float]]]:
+        """Per task: steps and scores of its first training over all seeds; empty where it was not watched."""
+        found: dict[str, list[tuple[int, float]]] = {}
+        for task in tasks:
+            column = self.tasks.index(task)
+            low, high = (float(self._level(name)[:, column].mean()) for name in (RANDOM.name, "alone"))
+            visit = self.visits.index(task)
+            points = []
+            for trial in self._of(method):
+                curve = trial.select("curve", visit=visit, task=task)
+                points += [(row["step"], (row["mean_return"] - low) / (high - low)) for row in curve]
+            found[task] = points
+        return found
+
+    def _level(self, method: str) -> FloatArray:
+        return np.array([t.scores("final", t.modes[0]) for t in self._of(method)])
+
+    def _learned_alone(self, task: str) -> bool:
+        return "alone" in self.methods and self._clear("alone", task)
+
+    def _clear(self, method: str, task: str) -> bool:
+        """Whether a method, right after a task, is clearly better than an untrained model, or solves it.
+
+        Clearly: by two standard errors, from seeds or from episodes, whichever is larger.
+        """
+        column = self.tasks.index(task)
+        after = self.scores(method, when="right after")[:, column]
+        if task in self.solved:
+            return bool(after.mean() >= self.solved[task])
+        own = self._returns(method, task)
+        for mode in (UNKNOWN, UNTRAINED):
+            low = self.scores(RANDOM.name, mode=mode)[:, column]
+            errors = [_error(own) + _error(self._returns(RANDOM.name, task, mode))]
+            if min(len(after), len(low)) > 1:
+                errors.append(after.var(ddof=1) / len(after) + low.var(ddof=1) / len(low))
+            if after.mean() - low.mean() <= max(2.0 * max(errors) ** 0.5, 1e-9):
+                return False
+        return True
+
+    def _returns(self, method: str, task: str, mode: str | None = None) -> list[float]:
+        """Returns of the episodes right after a task's last training, of all seeds."""
+        found: list[float] = []
+        for trial in self._of(method):
+            visit = max(k for k, name in enumerate(self.visits) if name == task)
+            for row in trial.select("score", visit=visit, task=task, mode=mode or trial.modes[0]):
+                found += row.get("returns") or [row["mean_return"]]
+        return found
+
+    def _verdict(self, method: str, task: str) -> Verdict:
+        column, modes = self.tasks.index(task), self.modes(method)
+        after, final = (
+            float(self.scores(method, when=when)[:, column].mean()) for when in ("right after", "final")
+        )
+        low = float(self._level(RANDOM.name)[:, column].mean())
+        reference = "alone" if "alone" in self.methods else method
+        best = float(self.scores(reference, when="right after")[:, column].mean())
+        if not self._clear(reference, task):
+            where = "alone" if reference == "alone" else "right after it"
+            needed = f", {_value(self.solved[task])} would solve it" if task in self.solved else ""
+            untrained = _value(float(self.scores(RANDOM.name, mode=UNTRAINED)[:, column].mean()))
+            why = f"{_value(best)} {where}, {untrained} untrained, {_value(low)} by random actions{needed}"
+            return Verdict(method, task, "the learner did not learn it", why)
+        if after - low < LEARNED * (best - low):
+            why = f"{_value(after)} right after it, {_value(best)} {reference}"
+            return Verdict(method, task, "not learned in the sequence", why)
+        if final - low < KEPT * (after - low):
+            why = f"{_value(after)} right after it, {_value(final)} at the end"
+            return Verdict(method, task, "forgotten", why)
+        if set(modes) >= {GIVEN, UNKNOWN}:
+            unknown = float(self.scores(method, mode=UNKNOWN)[:, column].mean())
+            if unknown - low < KEPT * (final - low):
+                share = self._found_of(method, task)
+                why = f"{_value(final)} with the task given, {_value(unknown)} unknown; {share}"
+                return Verdict(method, task, "not recognised", why)
+        return Verdict(method, task, "fine", f"{_value(final)} at the end, {_value(after)} right after it")
+
+    def _found_of(self, method: str, task: str) -> str:
+        last = len(self.visits) - 1
+        rows = [t.select("score", visit=last, mode=UNKNOWN, task=task) for t in self._of(method)]
+        shares = [row["found"] for of_seed in rows for row in of_seed if row["found"] is not None]
+        return f"found in {100 * float(np.mean(shares)):.0f} % of episodes" if shares else "not sought"
+
+    def _cells(self) -> tuple[list[str], list[list[str]]]:
+        header = [
+            "method",
+            "task",
+            "seeds",
+            *self.tasks,
+            "mean",
+            "worst seed",
+            "forgetting",
+            "forward transfer",
+        ]
+        header += ["found", "steps", "seconds"]
+        ways = [(RANDOM.name, UNKNOWN)] if any(t.method == RANDOM.name for t in self.trials) else []
+        ways += [(method, mode) for _, method, mode in self._ways()]
+        return header, [self._row(method, mode) for method, mode in ways]
+
+    def _row(self, method: str, mode: str) -> list[str]:
+        scores = self.scores(method, mode=mode)
+        estimate = self.estimate(method, mode=mode)
+        sought = mode == UNKNOWN and len(self.modes(method)) > 1
+        learns = method not in (RANDOM.name, "alone")
+        gain = self.forward_transfer(method) if learns and mode == self.modes(method)[0] else None
+        interval = estimate.interval
+        around = "" if interval is None else f" [{_value(interval.low)}, {_value(interval.high)}]"
+        return [
+            *(method, mode, str(len(scores))),
+            *(_value(value) for value in scores.mean(axis=0)),
+            f"{_value(estimate.value)}{around}",
+            _value(float(scores.mean(axis=1).min())),
+            _value(self.forgetting(method, mode=mode)) if learns and np.isfinite(scores).all() else DASH,
+            DASH if gain is None else f"{gain:+.2f}",
+            DASH if not sought else f"{self.found(method) or 0.0:.2f}",
+            DASH if not sought else f"{self.steps_to_find(method) or 0.0:.1f}",
+            DASH if method == RANDOM.name else f"{self.seconds(method):.0f}",
+        ]
+
+
+def studies_of(trials: Iterable[Trial]) -> list[Study]:
+    """Trials put together by what was compared; those that random actions are missing from are left out.
+
+    >>> from owlrl.experiments.study import studies_of
+    >>> studies_of([])
+    []
+    """
+    found: dict[str, list[Trial]] = {}
+    for trial in trials:
+        found.setdefault(json.dumps(trial.settings, sort_keys=True), []).append(trial)
+    groups = (group for group in found.values() if len({trial.method for trial in group}) > 1)
+    return [Study(group) for group in groups if any(trial.method == RANDOM.name for trial in group)]
+
+
+def _error(returns: Sequence[float]) -> float:
+    """Squared standard error of a mean."""
+    return float(np.var(returns)) / len(returns)
+
+
+def _value(number: float) -> str:
+    """A return with as many digits as it takes."""
+    if not np.isfinite(number):
+        return DASH
+    size = abs(number)
+    return f"{number:.2f}" if size < 100 else f"{number:.1f}" if size < 1000 else f"{number:.0f}"
+
+
+def _steps(steps: Mapping[str, int]) -> str:
+    different = sorted(set(steps.values()))
+    return " to ".join(
+        f"{number:,}" for number in ([different[0], different[-1]] if len(different) > 1 else different)
+    )
+
+
+def _latex(text: str) -> str:
+    for sign in "&%$#_":
+        text = text.replace(sign, f"\\{sign}")
+    return text.replace(DASH, "--").replace("[", "{[}").replace("]", "{]}")
+
+
+def _written(text: str, path: str | os.PathLike[str] | None) -> str:
+    if path is not None:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, text.encode("utf-8"))
+    return text

@@ -1,0 +1,479 @@
+"""What is remembered of one task: a sample of all its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from owlrl._arguments import Arguments, own_generator
+from owlrl.errors import OwlError, OwlStateError, OwlTypeError, OwlValueError
+from owlrl.memory.incoming import Columns, Form, Incoming, checked_rows, in_time_order, natural, taken
+from owlrl.memory.reservoir import STRATA, Found, Reservoir
+from owlrl.memory.scaling import Scaling
+from owlrl.types import Transitions
+
+__all__ = ["TaskMemory", "readable_bytes", "to_transitions"]
+
+PIECE = 4096  # rows taken in at a time
+GENERATOR = 0x6D656D  # tells the generator from others of the same seed
+_STATE = (
+    "_capacity",
+    "_quarantine",
+    "_rng",
+    "_incoming",
+    "_reservoir",
+    "_truncation_known",
+    "_seen",
+    "_version",
+    "_settled",
+    "_scaling",
+)
+
+
+class TaskMemory:
+    """A bounded, reproducible sample of everything a learner stored of one task.
+
+    Rows are kept as short contiguous **segments**: up to ``segment`` steps of one environment, cut at
+    the end of an episode. All rows are kept until there are ``capacity``; from then on each stratum keeps
+    a uniform sample of its segments:
+
+    - ``starts``: segments that start an episode, a quarter of the capacity;
+    - ``rare``: segments with a reward unlike the most common one so far, while at most one segment in
+      ten has such a reward; a quarter;
+    - ``rest``: half.
+
+    What one stratum does not need, the others use. ``weight`` of a row is (rows seen / rows kept) of its
+    stratum, scaled to mean 1: weighted means over the memory estimate means over everything seen.
+
+    Rows come in some dozens at a time, once they are out of quarantine and their segment is complete;
+    `settle` lets all in. Call it when a task is left. All visits of a task are one stream: go on with `add`
+    on the same object.
+
+    Rows are copied and stored raw, in their own dtype; one observation that is the next of one row and the
+    first of the next row is stored once. The first rows decide shapes and dtypes.
+
+    Args:
+        capacity: rows kept at most.
+        segment: steps of a segment at most.
+        quarantine: the newest rows that wait, and can be had back by `take_back`; may be set later.
+        seed: of the choice; by default from torch's global seed, which is read and not advanced.
+
+    >>> import torch
+    >>> from owlrl.memory import TaskMemory
+    >>> from owlrl.types import Transitions
+    >>> steps = torch.arange(1000)
+    >>> memory = TaskMemory(200, seed=0)
+    >>> memory.add(Transitions(steps.float(), steps % 2, (steps % 100 == 99).float(), steps + 1.0,
+    ...                        steps % 100 == 99, torch.full((1000,), 0.99)))
+    >>> memory.settle()
+    >>> memory
+    TaskMemory(192 of at most 200 rows, 1,000 seen, 5.3 KB)
+    >>> rows = memory.rows(limit=32)
+    >>> len(rows), float((rows.weight * rows.reward).mean()) < 0.05
+    (32, True)
+    """
+
+    def __init__(
+        self,
+        capacity: int = 20_000,
+        *,
+        segment: int = 8,
+        quarantine: int = 0,
+        seed: int | None = None,
+    ) -> None:
+        arguments = Arguments("TaskMemory")
+        self.segment: int = arguments.integer("segment", segment, most=2**16)
+        self._most: int = arguments.integer("capacity", capacity)
+        self._quarantine: int = arguments.integer("quarantine", quarantine, least=0)
+        self.seed: int | None = arguments.integer("seed", seed, least=0, none=True)
+        if not arguments.problems and self._most < self.segment:
+            arguments.problem(f"capacity is {capacity}; expected at least segment, {segment}")
+        arguments.check()
+        self._capacity: int = self._most
+        self._rng = own_generator(self.seed, GENERATOR)
+        self._incoming = Incoming(self.segment)
+        self._reservoir: Reservoir | None = None  # there when the form of the rows is
+        self._truncation_known = True
+        self._seen = 0
+        self._version = 0
+        self._settled = True
+        self._scaling: Scaling | None = None
+        self._changed: Callable[[], None] | None = None  # told of each change of what is charged
+
+    @property
+    def capacity(self) -> int:
+        """Rows kept at most; `thin` lowers it."""
+        return self._capacity
+
+    @property
+    def seen(self) -> int:
+        """Rows given so far, without those taken back."""
+        return self._seen
+
+    @property
+    def waiting(self) -> int:
+        """Rows that were given and cannot be drawn yet: in quarantine or in an open segment."""
+        return self._incoming.rows
+
+    @property
+    def quarantined(self) -> int:
+        """Rows in quarantine, which `take_back` can give back."""
+        return self._incoming.quarantined
+
+    @property
+    def quarantine(self) -> int:
+        """The newest rows that wait; a smaller number lets rows in at the next `add`."""
+        return self._quarantine
+
+    @quarantine.setter
+    def quarantine(self, rows: int) -> None:
+        arguments = Arguments("TaskMemory.quarantine")
+        checked: int = arguments.integer("quarantine", rows, least=0)
+        arguments.check()
+        self._quarantine = checked
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all rows, those that wait included."""
+        return self._incoming.nbytes + (0 if self._reservoir is None else self._reservoir.nbytes)
+
+    @property
+    def version(self) -> int:
+        """Changes whenever the rows that can be drawn, their numbers or their scaling change.
+
+        It is saved and loaded with the rows: who saves something made from them saves the version beside it.
+        """
+        return self._version
+
+    @property
+    def truncation_known(self) -> bool:
+        """Whether all rows came with ``truncated``; if not, rows are given without it."""
+        return self._truncation_known
+
+    @property
+    def strata(self) -> dict[str, tuple[int, int]]:
+        """Rows seen and rows kept of each stratum."""
+        if self._reservoir is None:
+            return {name: (0, 0) for name in STRATA}
+        pairs = zip(self._reservoir.seen, self._reservoir.kept, strict=True)
+        return dict(zip(STRATA, pairs, strict=True))
+
+    @property
+    def scaling(self) -> Scaling | None:
+        """Applied by `rows` and `gather`; None gives rows as they were stored."""
+        return self._scaling
+
+    @scaling.setter
+    def scaling(self, scaling: Scaling | None) -> None:
+        arguments = Arguments("TaskMemory.scaling")
+        arguments.instance("scaling", scaling, Scaling, "a Scaling", none=True)
+        arguments.check()
+        if scaling is not None and self._reservoir is not None:
+            arguments.problem(scaling.problem(self._reservoir.form.observation_shape))
+            arguments.check()
+        self._scaling = scaling
+        self._version += 1
+
+    def __len__(self) -> int:
+        return 0 if self._reservoir is None else self._reservoir.rows
+
+    def add(self, rows: Transitions) -> None:
+        """Take in one-step rows, oldest first within each environment (``rows.env``); they are copied.
+
+        What cannot be stored is an error that names the row and the field, and changes nothing.
+        """
+        known = None if self._reservoir is None else self._reservoir.form
+        columns, form = checked_rows("TaskMemory.add", rows, known)
+        if known is None and self._scaling is not None:
+            arguments = Arguments("TaskMemory.add")
+            arguments.problem(self._scaling.problem(form.observation_shape))
+            arguments.check()
+        count = len(columns["reward"])
+        if not count:
+            return
+        if self._reservoir is None:
+            self._reservoir = Reservoir(self._capacity, form, self._rng)
+        self._truncation_known &= rows.truncated is not None
+        self._seen += count
+        self._settled = False
+        columns = in_time_order(columns)
+        for low in range(0, count, PIECE):
+            piece = columns if count <= PIECE else taken(columns, slice(low, low + PIECE))
+            self._incoming.add(piece)
+            self._incoming.release(self._quarantine)
+            if self._incoming.ready:
+                self._let_in()
+        if self._changed is not None:
+            self._changed()
+
+    def _let_in(self, *, close: bool = False) -> None:
+        segments = self._incoming.cut(close=close)
+        if segments is not None and self._reservoir is not None and self._reservoir.offer(segments):
+            self._version += 1
+
+    def settle(self) -> None:
+        """Let all rows in: the quarantine ends, open segments end. The next rows are another visit's."""
+        self._incoming.release(0)
+        self._let_in(close=True)
+        self._incoming.leave()
+        self._settled = True
+        if self._reservoir is not None:
+            self._reservoir.fit()
+        if self._changed is not None:
+            self._changed()
+
+    def take_back(self, count: int) -> Transitions:
+        """The newest ``count`` rows of the quarantine, oldest first, raw; the memory never saw them."""
+        arguments = Arguments("TaskMemory.take_back")
+        count = arguments.integer("count", count)
+        arguments.check()
+        if count > self.quarantined:
+            raise OwlValueError(
+                f"TaskMemory.take_back: count is {count}; expected at most {self.quarantined}, the rows in "
+                f"quarantine (quarantine={self._quarantine}); older ones have gone in"
+            )
+        columns = self._incoming.take_back(count)
+        self._seen -= count
+        if self._changed is not None:
+            self._changed()
+        return self._raw(columns)
+
+    def _raw(self, columns: Columns) -> Transitions:
+        tensors = {name: torch.from_numpy(np.ascontiguousarray(column)) for name, column in columns.items()}
+        return Transitions(
+            tensors["observation"],
+            tensors["action"],
+            tensors["reward"],
+            tensors["next_observation"],
+            tensors["terminated"],
+            tensors["discount"],
+            truncated=tensors["truncated"] if self._truncation_known else None,
+            env=tensors["env"],
+        )
+
+    def rows(self, limit: int | None = None) -> Transitions:
+        """All rows, or ``limit`` different ones spread over all of them; the same ones while `version` is.
+
+        Rows of a segment follow each other; ``index`` are their numbers for `gather`. ``weight`` has mean 1.
+        """
+        arguments = Arguments("TaskMemory.rows")
+        limit = arguments.integer("limit", limit, none=True)
+        arguments.check()
+        count = len(self)
+        if not count:
+            raise OwlStateError(
+                f"TaskMemory.rows: there are none yet ({self.waiting} wait); add(rows) first, and "
+                "settle() lets in those that wait"
+            )
+        if limit is None or limit >= count:
+            return self.gather(np.arange(count))
+        # one of each of `limit` equal parts, at no fixed place: steps of a fixed width could
+        # hit the same place of every segment
+        edges = np.arange(limit + 1) * count // limit
+        chance = np.random.default_rng([count, limit]).random(limit)
+        found = self.gather(edges[:-1] + (chance * np.diff(edges)).astype(np.int64))
+        assert found.weight is not None
+        found.weight.div_(found.weight.mean())
+        return found
+
+    def gather(self, index: np.ndarray | Tensor) -> Transitions:
+        """The rows with these numbers, from 0 to ``len(self) - 1``, as fresh tensors on the CPU.
+
+        Numbers are good while `version` is the same. Over all rows ``weight`` has mean 1.
+        """
+        numbers = index.numpy(force=True) if isinstance(index, Tensor) else np.asarray(index)
+        return to_transitions(self.found(numbers), numbers, self._truncation_known)
+
+    def found(self, numbers: np.ndarray) -> Found:
+        """As `gather`, as arrays."""
+        if numbers.dtype != np.int64 or numbers.ndim != 1:
+            numbers = self._as_numbers(numbers)
+        if self._reservoir is None:
+            raise OwlStateError("TaskMemory.gather: there are no rows yet; add(rows) first")
+        try:
+            found = self._reservoir.gather(numbers)
+        except IndexError:
+            raise OwlValueError(
+                f"TaskMemory.gather: index runs from {numbers.min()} to {numbers.max()}; "
+                f"expected 0 to {len(self) - 1} (has version changed since the numbers were made?)"
+            ) from None
+        if self._scaling is None:
+            return found
+        return found._replace(
+            observation=self._scaling.observation(found.observation),
+            reward=self._scaling.reward(found.reward),
+            next_observation=self._scaling.observation(found.next_observation),
+        )
+
+    def _as_numbers(self, index: np.ndarray) -> np.ndarray:
+        if index.ndim != 1 or (index.dtype.kind not in "iu" and index.size):
+            raise OwlTypeError(f"TaskMemory.gather: index is {index.dtype} {index.shape}; expected ints (B,)")
+        return index.astype(np.int64)
+
+    def previous(self, index: np.ndarray) -> np.ndarray:
+        """The number of the row one step before each, −1 where its segment begins with it.
+
+        >>> import torch
+        >>> from owlrl.memory import TaskMemory
+        >>> from owlrl.types import Transitions
+        >>> x = torch.arange(4.0)
+        >>> memory = TaskMemory(seed=0)
+        >>> memory.add(Transitions(x, x.long(), x, x + 1, x == 1, torch.ones(4)))
+        >>> memory.settle()
+        >>> memory.previous(memory.rows().index)
+        array([-1,  0, -1,  2])
+        """
+        numbers = self._as_numbers(np.asarray(index))
+        if len(numbers) and not 0 <= numbers.min() <= numbers.max() < len(self):
+            raise OwlValueError(
+                f"TaskMemory.previous: index runs from {numbers.min()} to {numbers.max()}; "
+                f"expected 0 to {len(self) - 1}"
+            )
+        return numbers if self._reservoir is None else self._reservoir.previous(numbers)
+
+    def thin(self, capacity: int) -> None:
+        """Keep at most ``capacity`` rows from now on: what a memory of that capacity would have kept."""
+        arguments = Arguments("TaskMemory.thin")
+        capacity = arguments.integer("capacity", capacity, least=self.segment, most=self._capacity)
+        arguments.check()
+        self._capacity = capacity
+        if self._reservoir is not None and self._reservoir.thin(capacity):
+            self._version += 1
+        if self._changed is not None:
+            self._changed()
+
+    def charge(self) -> tuple[int, int]:
+        """Bytes that are accounted for, of the kept rows and of those that wait; `nbytes` is never more.
+
+        A function of the rows alone, not of when arrays grew: going on from a save thins at the same moment.
+        """
+        if self._reservoir is None:
+            return 0, 0
+        kept = self._reservoir.bytes_needed if self._settled else self._reservoir.bytes_at_most
+        form, incoming = self._reservoir.form, self._incoming
+        waits = incoming.rows * form.row_bytes + incoming.envs * form.observation_bytes
+        return kept, waits
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything needed to go on bit for bit; arrays are copies."""
+        reservoir = self._reservoir
+        return {
+            "segment": self.segment,
+            "capacity": self._capacity,
+            "quarantine": self._quarantine,
+            "seen": self._seen,
+            "version": self._version,
+            "settled": self._settled,
+            "truncation_known": self._truncation_known,
+            "rng": self._rng.bit_generator.state,
+            "scaling": None if self._scaling is None else self._scaling.state_dict(),
+            "form": None if reservoir is None else reservoir.form.state_dict(),
+            "reservoir": None if reservoir is None else reservoir.state_dict(),
+            "incoming": self._incoming.state_dict(),
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any], /) -> None:
+        """Go on from what ``state_dict`` gave; what does not fit is refused, with nothing changed.
+
+        ``segment`` must be the same. A saved memory with a larger capacity than this one was made with is
+        thinned.
+        """
+        try:
+            loaded = self._loaded(state_dict)
+        except (
+            KeyError,
+            TypeError,
+            ValueError,
+            AttributeError,
+            IndexError,
+            OverflowError,
+            OwlError,
+        ) as error:
+            raise OwlValueError(
+                "TaskMemory.load_state_dict: the state does not fit or is damaged "
+                f"({type(error).__name__}: {error}); pass what state_dict() gave"
+            ) from error
+        for name in _STATE:
+            setattr(self, name, getattr(loaded, name))
+        if self._capacity > self._most:
+            self.thin(self._most)
+        elif self._changed is not None:
+            self._changed()
+
+    def _loaded(self, state: dict[str, Any]) -> TaskMemory:
+        """A memory as ``state`` says; KeyError, TypeError, ValueError or such where it is damaged."""
+        if state["segment"] != self.segment:
+            raise ValueError(f"segment is {state['segment']!r} in the state; expected {self.segment}")
+        made = TaskMemory(natural(state["capacity"]), segment=self.segment, quarantine=state["quarantine"])
+        made._rng.bit_generator.state = dict(state["rng"])
+        form = None if state["form"] is None else Form.from_state(state["form"])
+        made._incoming = Incoming.from_state(self.segment, state["incoming"], form)
+        counted = made._incoming.rows
+        if form is not None:
+            reservoir = Reservoir.from_state(state["reservoir"], form, self.segment, made._rng)
+            if reservoir.capacity != made.capacity:
+                raise ValueError(f"capacity is {made.capacity} and {reservoir.capacity}")
+            made._reservoir = reservoir
+            counted += sum(reservoir.seen)
+        elif state["reservoir"] is not None:
+            raise ValueError("there are rows and no form of a row")
+        if state["scaling"] is not None:
+            made.scaling = Scaling.from_state(state["scaling"])
+        made._seen, made._version = natural(state["seen"]), natural(state["version"])
+        if made._seen != counted:
+            raise ValueError(f"seen is {made._seen}; expected {counted} by the rows there")
+        made._settled, made._truncation_known = state["settled"], state["truncation_known"]
+        if not isinstance(made._settled, bool) or not isinstance(made._truncation_known, bool):
+            raise ValueError("settled or truncation_known is not True or False")
+        return made
+
+    def __repr__(self) -> str:
+        waiting = f", {self.waiting:,} waiting" if self.waiting else ""
+        return (
+            f"TaskMemory({len(self):,} of at most {self._capacity:,} rows, {self._seen:,} seen{waiting}, "
+            f"{readable_bytes(self.nbytes)})"
+        )
+
+
+def to_transitions(found: Found, numbers: np.ndarray, truncation_known: bool) -> Transitions:
+    """Gathered arrays as `Transitions`, which share their memory.
+
+    >>> import numpy as np
+    >>> from owlrl.memory.reservoir import Found
+    >>> from owlrl.memory.task_memory import to_transitions
+    >>> one = np.zeros(1, np.float32)
+    >>> len(to_transitions(Found(*[one] * 9), np.arange(1), True))
+    1
+    """
+    tensor = torch.from_numpy
+    observation, action, reward, after, terminated, discount, weight, truncated, env = found
+    return Transitions(
+        tensor(observation),
+        tensor(action),
+        tensor(reward),
+        tensor(after),
+        tensor(terminated),
+        tensor(discount),
+        tensor(weight),
+        numbers,
+        None,
+        tensor(truncated) if truncation_known else None,
+        tensor(env),
+    )
+
+
+def readable_bytes(count: int) -> str:
+    """A number of bytes as people read it.
+
+    >>> from owlrl.memory.task_memory import readable_bytes
+    >>> readable_bytes(100), readable_bytes(5 * 2**20), readable_bytes(2**30)
+    ('100 bytes', '5.0 MB', '1.0 GB')
+    """
+    if count < 1024:
+        return f"{count} bytes"
+    power = min((count.bit_length() - 1) // 10, 4)
+    return f"{count / 1024**power:.1f} {['KB', 'MB', 'GB', 'TB'][power - 1]}"

@@ -1,0 +1,244 @@
+"""ListReplay: someone's own list or deque, emptied and refilled in place."""
+
+from __future__ import annotations
+
+import json
+from collections import deque, namedtuple
+
+import numpy as np
+import pytest
+import torch
+
+from owlrl.adapters.lists import ListReplay
+from owlrl.errors import NonFiniteError, OwlStateError, OwlTypeError, OwlValueError
+from owlrl.protocols import TaskReplay
+
+
+def row(number, *ends, dtype=np.float32):
+    return (
+        np.full(2, number, dtype),
+        number % 3,
+        number / 2,
+        np.full(2, number + 1, dtype),
+        *(ends or (False,)),
+    )
+
+
+@pytest.fixture(params=[list, deque])
+def rows(request):
+    return request.param()
+
+
+def test_is_a_task_replay(rows):
+    assert isinstance(ListReplay(rows), TaskReplay)
+
+
+def test_rows_become_transitions(rows):
+    replay = ListReplay(rows, gamma=0.5, seed=0)
+    rows.extend(row(i, i % 4 == 0) for i in range(20))
+    batch = replay.sample(20)
+    number = batch.observation[:, 0].long()
+    assert torch.equal(torch.from_numpy(batch.index), number)
+    assert torch.equal(batch.next_observation[:, 1].long(), number + 1)
+    assert torch.equal(batch.action, number % 3)
+    assert torch.equal(batch.reward, number / 2)
+    assert torch.equal(batch.terminated, number % 4 == 0)
+    assert batch.discount.tolist() == [0.5] * 20
+    assert [t.dtype for t in (batch.observation, batch.action, batch.reward, batch.terminated)] == [
+        torch.float32,
+        torch.int64,
+        torch.float32,
+        torch.bool,
+    ]
+    assert replay.sample_distinct(99).observation[:, 0].tolist() == list(range(20))
+    assert len(set(replay.sample_distinct(10).observation[:, 0].tolist())) == 10
+
+
+def test_draws_are_uniform():
+    rows = [row(i) for i in range(10)]
+    replay = ListReplay(rows, seed=0)
+    drawn = np.concatenate([replay.sample(10).index for _ in range(1000)])
+    np.testing.assert_allclose(np.bincount(drawn) / 1000, 1.0, atol=5 / np.sqrt(1000))
+
+
+def test_six_values_tell_terminated_from_truncated(rows):
+    replay = ListReplay(rows)
+    rows.extend([row(0, True, False), row(1, False, True), row(2, True)])
+    assert replay.sample_distinct(9).terminated.tolist() == [True, False, True]
+
+
+def test_tasks_empty_and_refill_the_same_object(rows):
+    replay = ListReplay(rows, warm_start=3)
+    replay.begin_task("left")
+    rows.extend(row(i) for i in range(5))
+    replay.end_task()
+    assert len(replay) == len(rows) == 5
+    assert replay.sample(2).task == "left"
+    replay.begin_task("right")
+    assert len(rows) == 0
+    rows.append(row(9))
+    replay.begin_task("left")  # "right" was broken off
+    assert [r[0][0] for r in rows] == [2, 3, 4]
+    replay.begin_task("right")
+    assert len(rows) == 0
+    assert replay.rows is rows
+    assert replay.task == "right"
+
+
+def test_a_deque_keeps_its_limit():
+    rows = deque(maxlen=4)
+    replay = ListReplay(rows)
+    replay.begin_task("left")
+    rows.extend(row(i) for i in range(9))
+    replay.end_task()
+    replay.begin_task("left")
+    assert [r[0][0] for r in rows] == [5, 6, 7, 8]
+
+
+def test_without_warm_start_nothing_is_stored(rows):
+    replay = ListReplay(rows, warm_start=0)
+    replay.begin_task("left")
+    rows.append(row(1))
+    replay.end_task()
+    replay.begin_task("left")
+    assert len(rows) == 0
+
+
+def test_takes_what_scripts_store():
+    named = namedtuple("named", "state action reward next_state done")
+    state = torch.ones(2)
+    rows = [
+        named(state, torch.tensor([1]), torch.tensor([0.5]), state, torch.tensor([1.0])),
+        [state, np.array([2]), np.array([1.5]), state, np.array([False])],
+    ]
+    batch = ListReplay(rows).sample_distinct(2)
+    assert batch.action.tolist() == [1, 2]
+    assert batch.reward.tolist() == [0.5, 1.5]
+    assert batch.terminated.tolist() == [True, False]
+    continuous = [(state, np.float64([0.5, 1.0]), 0, state, 0)] * 2
+    batch = ListReplay(continuous, device="meta").sample(2)
+    assert batch.action.shape == (2, 2)
+    assert batch.action.dtype == torch.float32
+    assert batch.action.device.type == "meta"
+    several = [(np.uint8([3]), np.int64([1, 2]), 0, np.uint8([3]), 0)]
+    batch = ListReplay(several).sample(1)
+    assert batch.action.tolist() == [[1, 2]]
+    assert batch.observation.dtype == torch.uint8
+
+
+@pytest.mark.parametrize("count", [0, 6])
+def test_a_loaded_list_goes_on_bit_for_bit(rows, count):
+    first = ListReplay(rows, seed=0)
+    if count:
+        first.begin_task("left")
+        rows.extend([row(i, i == 3) for i in range(count)] + [row(9, False, True)])
+        first.end_task()
+        first.begin_task("right")
+        rows.extend(row(i, i == 3, False) for i in range(count))
+    state = first.state_dict()
+    json.dumps(state["rng"])
+    other_rows = [row(77)]
+    other = ListReplay(other_rows, seed=5)
+    other.load_state_dict(state)
+    assert other.rows is other_rows
+    assert len(other_rows) == count
+    assert other.task == (None if not count else "right")
+    for _ in range(2):
+        if count:
+            for _ in range(5):
+                a, b = first.sample(4), other.sample(4)
+                np.testing.assert_array_equal(a.index, b.index)
+                for name in ("observation", "action", "reward", "next_observation", "terminated"):
+                    assert torch.equal(getattr(a, name), getattr(b, name))
+            first.begin_task("left")
+            other.begin_task("left")
+            assert [len(r) for r in other_rows] == [5] * 6 + [6]
+            assert bool(other_rows[-1][5])
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda s: s.pop("rows"),
+        lambda s: s.update(stored=[]),
+        lambda s: s["rows"].update(reward=s["rows"]["reward"][:-1]),
+        lambda s: s["rows"].update(width=s["rows"]["width"] + 5),
+        lambda s: s.update(rng={"bit_generator": "MT19937"}),
+    ],
+)
+def test_a_damaged_state_is_refused_and_nothing_changed(rows, damage):
+    replay = ListReplay(rows)
+    rows.extend(row(i) for i in range(3))
+    state = replay.state_dict()
+    damage(state)
+    with pytest.raises(OwlValueError, match=r"ListReplay.load_state_dict: the state is damaged \("):
+        replay.load_state_dict(state)
+    assert len(rows) == 3
+
+
+@pytest.mark.parametrize(
+    ("bad", "kind", "words"),
+    [
+        ("text", OwlTypeError, ["row 1 is a str; expected a tuple (observation, action"]),
+        ((1, 2, 3), OwlTypeError, ["row 1 is a tuple of 3"]),
+        ((np.zeros(3), 0, 0.0, np.zeros(2), False), OwlValueError, ["observation differs in shape"]),
+        ((np.zeros(2), 0, "much", np.zeros(2), False), OwlValueError, ["reward has dtype"]),
+        ((np.zeros(2), 0, 0.0, None, True), OwlValueError, ["next_observation differs in shape"]),
+        ((np.zeros(2), 0, 0.0, np.zeros(2), 0.5), OwlValueError, ["done holds other values"]),
+        (
+            (np.zeros(3), 0, [1.0, 2.0], np.zeros(3), 0.5),
+            OwlValueError,
+            ["4 problems", "observation differs", "reward differs", "next_observation differs", "done holds"],
+        ),
+        (
+            (np.zeros(2), 0, np.nan, np.zeros(2), False),
+            NonFiniteError,
+            ["reward of row 1 of task 'left' is not finite"],
+        ),
+        ((np.zeros(2), 0, 1e300, np.zeros(2), False), NonFiniteError, ["reward of row 1"]),
+        (
+            (np.array([0, np.inf]), 0, 0.0, np.array([np.nan, 0]), False),
+            NonFiniteError,
+            ["2 problems", "observation of row 1", "next_observation of row 1"],
+        ),
+    ],
+)
+def test_rows_that_do_not_fit_are_named(rows, bad, kind, words):
+    replay = ListReplay(rows)
+    replay.begin_task("left")
+    rows.extend([row(0), bad])
+    with pytest.raises(kind) as error:
+        replay.sample_distinct(2)
+    assert str(error.value).startswith("ListReplay.sample_distinct: ")
+    assert all(word in str(error.value) for word in words), error.value
+
+
+def test_rewards_of_several_numbers_are_refused():
+    rows = [(0, 0, [1.0, 2.0], 0, [False, True])]
+    with pytest.raises(OwlValueError) as error:
+        ListReplay(rows).sample(1)
+    assert "reward has shape (2,) in each row; expected one number" in str(error.value)
+    assert "terminated has shape (2,)" in str(error.value)
+
+
+def test_errors_of_settings_tasks_and_sizes(rows):
+    with pytest.raises(OwlValueError) as error:
+        ListReplay((), gamma=2, warm_start=True, seed=-1)
+    for word in ("4 problems", "rows is a tuple", "gamma is 2", "warm_start is True", "seed is -1"):
+        assert word in str(error.value)
+    replay = ListReplay(rows)
+    with pytest.raises(OwlTypeError, match="task is 3"):
+        replay.begin_task(3)
+    with pytest.raises(OwlStateError, match="no task was begun"):
+        replay.end_task()
+    with pytest.raises(OwlStateError, match=r"ListReplay\.sample: 3 rows were asked for and there are 0"):
+        replay.sample(3)
+    with pytest.raises(OwlStateError, match="there are 0"):
+        replay.sample_distinct(3)
+    with pytest.raises(OwlValueError, match="asked for is 0"):
+        replay.sample(0)
+
+
+def test_repr_shows_what_is_there():
+    replay = ListReplay([row(1)])
+    assert repr(replay) == "ListReplay(1 rows in a list, task=None, warm_start=50000, stored={})"

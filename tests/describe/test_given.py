@@ -1,0 +1,71 @@
+"""What the wrapper is given: check_learner and check_bound name all that is wrong at once."""
+
+from types import MappingProxyType
+
+import pytest
+import torch
+from torch import nn
+
+from owlrl import MultiHeadQ, QLearner, check_learner
+from owlrl.describe.given import check_bound
+from owlrl.errors import OwlTypeError
+from tests.own_dqn import make_script
+
+
+class Half:
+    """Has some of what a learner needs."""
+
+    networks = targets = optimizers = per_task = MappingProxyType({})
+    replay, gamma = None, 0.9
+
+
+def test_missing_members_are_all_named():
+    with pytest.raises(OwlTypeError) as caught:
+        check_learner(Half())
+    text = str(caught.value)
+    assert (
+        "misses act, add_head, bind, consolidation, finish_task, inputs, prepare, problems, scaling, seed, "
+        "set_env, td_errors, trial, unbind, values;" in text
+    )
+    assert "QLearner(" in text
+
+
+class Odd(QLearner):
+    networks = MappingProxyType({"q": nn.Linear(1, 1)})
+    targets = MappingProxyType({"other": 3})
+    optimizers = MappingProxyType({})
+    per_task = MappingProxyType({"epsilon": 1})
+
+
+def test_a_bound_learner_s_parts_are_all_looked_at():
+    odd = object.__new__(Odd)
+    odd.replay = "buffer"
+    text = "\n".join(check_bound(odd))
+    for part in (
+        "networks['q'] is a Linear; expected a MultiHead",
+        "targets['other'] is a int; expected a MultiHead",
+        "per_task['epsilon'] is a int; expected a Stateful",
+        "targets has ['other'], which networks has not",
+        "optimizers has []; expected the names of networks, ['q']",
+        "replay is a str and lacks",
+    ):
+        assert part in text, part
+
+
+class Empty(QLearner):
+    networks = targets = optimizers = per_task = MappingProxyType({})
+
+
+def test_no_networks_at_all():
+    empty = object.__new__(Empty)
+    empty.replay = None
+    assert check_bound(empty) == ["networks is empty; expected at least one network"]
+
+
+def test_pointers_and_head_counts_must_agree():
+    q, target = (MultiHeadQ(nn.Linear(2, 4), 4, 2) for _ in range(2))
+    learner = QLearner(q, target, torch.optim.SGD(q.parameters(), lr=0.1))
+    target.add_head()
+    found = "\n".join(check_bound(learner))
+    assert "several pointers" in found and "[1, 2] heads" in found
+    assert check_bound(make_script().learner()) == []

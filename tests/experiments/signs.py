@@ -1,0 +1,102 @@
+"""The smallest study: a script's DQN on signs that mean something else in each task; seconds per run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from owlrl import DistillationRegularizer, ModelEvidence, OwlWrapper
+from owlrl.experiments import Learned, Method, Wrapped, described, train_model
+from tests.own_dqn import Signs, make_script, train
+
+STEPS = 300
+
+
+class Model:
+    """A script's own things behind the two names that `compare` asks for."""
+
+    def __init__(self, env: Any, seed: int, *, rate: float = 3e-3) -> None:
+        self.script = make_script("multihead", seed=seed)
+        for group in self.script.optimizer.param_groups:
+            group["lr"] = rate
+        self.learner = self.script.learner()
+        self.env, self.seed = env, seed
+
+    def train(self, steps: int) -> None:
+        train(self.script, self.env, steps, seed=self.seed)
+
+
+def make_model(env: Any, seed: int) -> Model:
+    return Model(env, seed)
+
+
+def cannot_learn(env: Any, seed: int) -> Model:
+    return Model(env, seed, rate=0.0)
+
+
+def plain(seed: int) -> Signs:
+    return Signs(0)
+
+
+def shifted(seed: int) -> Signs:
+    return Signs(1)
+
+
+TASKS = {"plain": plain, "shifted": shifted}
+
+
+class Shuffled(ModelEvidence):
+    """Evidence that says of every task what is true of another."""
+
+    def losses(self, learner: Any, transitions: Any, heads: np.ndarray) -> np.ndarray:
+        return super().losses(learner, transitions, heads)[:, ::-1].copy()
+
+
+def guarded(model: Any, seed: int) -> OwlWrapper:
+    return OwlWrapper(
+        described(model),
+        regularizer=DistillationRegularizer(1.0, seed=seed),
+        evidence=ModelEvidence(seed=seed),
+    )
+
+
+def misled(model: Any, seed: int) -> OwlWrapper:
+    return OwlWrapper(
+        described(model), regularizer=DistillationRegularizer(1.0, seed=seed), evidence=Shuffled(seed=seed)
+    )
+
+
+def unguarded(model: Any, seed: int) -> OwlWrapper:
+    return OwlWrapper(described(model), regularizer=None, evidence=ModelEvidence(seed=seed))
+
+
+class Fresh(Method):
+    """A method of one's own, found by its dotted name."""
+
+    name, about = "fresh model", "all that was learned is thrown away before each task"
+
+    def start(self, make_model, env, seed):
+        return FreshLearned(make_model, seed)
+
+
+class FreshLearned(Learned):
+    def __init__(self, make_model, seed):
+        self.make_model, self.seed = make_model, seed
+
+    def train(self, task, env, steps, watch=None):
+        self.model = self.make_model(env, self.seed)
+        self.model.learner.bind()
+        train_model(self.model, env, steps, watch=watch)
+
+
+class Failing(Method):
+    name = "fails"
+
+    def start(self, make_model, env, seed):
+        raise RuntimeError("as it should")
+
+
+METHODS = {method.name: method for method in (Wrapped("misled", misled), Wrapped("unguarded", unguarded))}
+torch.set_num_threads(1)

@@ -1,0 +1,511 @@
+"""`compare` on tasks that contradict each other: the same bits from one process and two, and what goes on."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+from stable_baselines3 import DQN as SB3DQN
+from stable_baselines3 import SAC as SB3SAC
+from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
+
+from owlrl.envs import TabulatedVectorEnv, TaskSpec, pendulums
+from owlrl.errors import OwlStateError, OwlTypeError, OwlValueError
+from owlrl.experiments import Learned, Method, Study, compare, compare_file
+from owlrl.experiments import comparison as module
+from owlrl.experiments.comparison import Plan
+from owlrl.experiments.methods import BUILT_IN, find_method
+from owlrl.experiments.models import History, make_env
+from owlrl.learners import DQN, SAC, DQNConfig, SACConfig
+from tests.experiments.signs import (
+    METHODS,
+    STEPS,
+    TASKS,
+    Fresh,
+    cannot_learn,
+    make_model,
+    plain,
+    shifted,
+)
+from tests.own_dqn import Signs
+
+QUICK = {"tasks": TASKS, "steps": 60, "eval_episodes": 2, "progress": False}
+
+
+def numbers(study: Study) -> dict:
+    """All that was measured, without times."""
+    return {
+        (trial.method, trial.seed): [
+            {name: value for name, value in row.items() if name != "seconds"} for row in trial.rows
+        ]
+        for trial in study.trials
+    }
+
+
+@pytest.fixture(scope="module")
+def study():
+    methods = ["bare, empty replay", "alone", "owl", *METHODS.values()]
+    return compare(
+        make_model, tasks=TASKS, steps=STEPS, methods=methods, seeds=2, eval_episodes=5, progress=False
+    )
+
+
+class TestVerdicts:
+    """Each planted cause is named, and nothing else is."""
+
+    @pytest.mark.parametrize(
+        ("method", "task", "cause"),
+        [
+            ("alone", "plain", "fine"),
+            ("alone", "shifted", "fine"),
+            ("owl", "plain", "fine"),
+            ("owl", "shifted", "fine"),
+            ("bare, empty replay", "plain", "forgotten"),
+            ("bare, empty replay", "shifted", "fine"),
+            ("unguarded", "plain", "forgotten"),
+            ("unguarded", "shifted", "fine"),
+            ("misled", "plain", "not recognised"),
+            ("misled", "shifted", "not recognised"),
+        ],
+    )
+    def test_planted_causes(self, study, method, task, cause):
+        (verdict,) = [v for v in study.verdicts() if (v.method, v.task) == (method, task)]
+        assert verdict.cause == cause
+
+    def test_who_finds_the_task(self, study):
+        assert study.found("owl") == 1.0 and study.steps_to_find("owl") < 3
+        assert study.found("misled") == 0.0 and study.steps_to_find("misled") == 8.0  # episodes have 8 steps
+        assert study.found("alone") is None
+
+    def test_matrix(self, study):
+        given = study.matrix("owl")
+        assert np.isnan(given[0, 1]) and given[[0, 1, 1], [0, 0, 1]].tolist() == [8.0, 8.0, 8.0]
+        assert study.matrix("bare, empty replay").tolist() == [[8.0, 0.0], [0.0, 8.0]]
+        assert study.forgetting("bare, empty replay") == 4.0
+
+    def test_a_learner_that_cannot_learn(self):
+        study = compare(
+            cannot_learn,
+            tasks=TASKS,
+            steps=60,
+            methods=["alone", "owl"],
+            seeds=2,
+            eval_episodes=5,
+            progress=False,
+        )
+        assert {verdict.cause for verdict in study.verdicts()} == {"the learner did not learn it"}
+
+
+def test_two_processes_give_the_bits_of_one_and_an_interrupted_study_goes_on(tmp_path, monkeypatch, capsys):
+    options = {**QUICK, "methods": ["bare", "owl"], "seeds": 2}
+    apart = compare(make_model, **options, jobs=2, output=tmp_path)
+    real, done = module.run_trial, []
+
+    def stopping(plan, trial, *, tell=None):
+        if len(done) == 3:
+            raise KeyboardInterrupt
+        done.append(trial)
+        return real(plan, trial, tell=tell)
+
+    monkeypatch.setattr(module, "run_trial", stopping)
+    here = tmp_path / "here"
+    with pytest.raises(KeyboardInterrupt):
+        compare(make_model, **options, output=here)
+    assert len(list(here.glob("*.jsonl"))) == 3
+    monkeypatch.setattr(module, "run_trial", real)
+    assert numbers(compare(make_model, **options, output=here)) == numbers(apart)
+    (path,) = here.glob("bare-s0-*")
+    path.write_text("{", encoding="utf-8")  # damaged: done again
+    capsys.readouterr()
+    again = compare(make_model, **{**options, "progress": True}, output=here)
+    assert numbers(again) == numbers(apart) and numbers(Study.load(here)).keys() == numbers(apart).keys()
+    told = capsys.readouterr().err
+    assert "bare, seed 0 runs again" in told and "compare: 1 runs of 6 to do, 120 steps each" in told
+
+
+def test_what_changed_runs_again_with_a_message(tmp_path, capsys):
+    log = tmp_path / "log"  # and no list: what a method sees around it counts as its source
+
+    class Counting(Method):
+        name, size = "counting", 1
+
+        def start(self, make_model, env, seed):
+            log.write_text((log.read_text() if log.exists() else "") + f"{self.size} ")
+            return Nothing()
+
+    class Nothing(Learned):
+        def train(self, task, env, steps, watch=None):
+            self.model = Constant()
+
+    class Constant:
+        def predict(self, observation):
+            return 0
+
+    def study(method, **more):
+        options = {**QUICK, "progress": True, "seeds": 1, "output": tmp_path, **more}
+        return compare(make_model, methods=[method], **options)
+
+    study(Counting())
+    study(Counting())
+    assert log.read_text() == "1 "  # it was there
+    changed = Counting()
+    changed.size = 2
+    capsys.readouterr()
+    study(changed)
+    told = capsys.readouterr().err
+    assert log.read_text() == "1 2 " and "make_model, a task or the method changed" in told
+    assert told.count("runs again") == 1  # random actions did not change
+    study(changed, steps=61)  # other settings have a file of their own
+    assert log.read_text() == "1 2 2 " and len(list(tmp_path.glob("counting-*"))) == 2
+
+
+def test_time_is_estimated_and_what_runs_is_named(capsys, monkeypatch):
+    shown = []
+
+    class Bar:
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            return None
+
+        def update(self, number):
+            return None
+
+        def set_description_str(self, text):
+            shown.append(text)
+
+    monkeypatch.setattr(module, "progress_bar", lambda total, progress: Bar())
+    compare(make_model, **{**QUICK, "progress": True}, methods=["bare"], seeds=3)
+    told = capsys.readouterr().err
+    assert "bare, seed 0 took" in told and "2 more runs: about" in told
+    assert "bare, seed 1: shifted (2 of 2)" in shown
+
+
+def test_an_error_ends_no_other_run(capsys):
+    class Failing(Method):
+        name = "failing"
+
+        def start(self, make_model, env, seed):
+            raise ZeroDivisionError("no luck")
+
+    study = compare(make_model, **{**QUICK, "progress": True}, methods=["bare", Failing()], seeds=1)
+    assert study.methods == ["bare"] and "1 failed" in repr(study)
+    ((method, seed, text),) = study.errors
+    assert (method, seed) == ("failing", 0) and "ZeroDivisionError: no luck (test_comparison.py:" in text
+    assert any("failed" in note for note in study.notes())
+    assert "failing, seed 0 failed" in capsys.readouterr().err
+    with pytest.raises(OwlStateError, match="no run could be finished"):
+        compare(lambda env, seed: 3, **QUICK, methods=["bare"], seeds=1)
+
+
+def test_watching_changes_nothing_and_gives_forward_transfer():
+    options = {
+        "tasks": {"short": partial(gymnasium.make, "CartPole-v1", max_episode_steps=30)},
+        "steps": 600,
+        "methods": ["bare", "alone"],
+        "seeds": 1,
+        "eval_episodes": 2,
+        "progress": False,
+    }
+    config = DQNConfig(learning_starts=100, batch_size=32, buffer_size=1_000)
+    make = lambda env, seed: DQN(env, config=config, seed=seed)  # noqa: E731
+    plain, watched = compare(make, **options), compare(make, **options, eval_every=200)
+    unwatched = {key: [r for r in rows if r["kind"] != "curve"] for key, rows in numbers(watched).items()}
+    assert unwatched == numbers(plain)
+    steps = [row["step"] for row in watched.trials[0].select("curve")]
+    assert steps == [200, 400, 600]
+    assert plain.forward_transfer("bare") is None
+    gain = watched.forward_transfer("bare")  # one task in the sequence is the task alone
+    assert gain is None or gain == pytest.approx(0.0)
+
+
+def sb3_dqn(env, seed):
+    return SB3DQN(
+        "MlpPolicy",
+        env,
+        buffer_size=500,
+        learning_starts=20,
+        batch_size=16,
+        policy_kwargs={"net_arch": [8]},
+        seed=seed,
+        device="cpu",
+    )
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        "bare",
+        "bare, empty replay",
+        "alone",
+        "one head with rehearsal",
+        "one head with history",
+        "owl",
+        "paper",
+    ],
+)
+def test_stable_baselines3(method):
+    study = compare(sb3_dqn, **{**QUICK, "eval_every": 40}, methods=[method], seeds=1, rounds=2)
+    assert not study.errors
+    assert np.isfinite(study.scores(method)).all()
+    assert [row["step"] for row in study.trials[0].select("curve", visit=0)] == [40, 60]
+
+
+def test_rehearsal_draws_half_of_a_batch_from_earlier_visits():
+    seen = []
+
+    class Watching(SB3DQN):
+        def train(self, gradient_steps, batch_size=100):
+            batch = self.replay_buffer.sample(100)
+            seen.append(batch.rewards.mean().item())
+            super().train(gradient_steps, batch_size)
+
+    class Paying(Signs):
+        def step(self, action):
+            observation, _, *rest = super().step(action)
+            return observation, float(self.shift), *rest
+
+    def make(env, seed):
+        return Watching("MlpPolicy", env, buffer_size=500, learning_starts=20, seed=seed, device="cpu")
+
+    tasks = {"nothing": lambda: Paying(0), "all": lambda: Paying(1)}
+    options = {"steps": 60, "seeds": 1, "eval_episodes": 1, "progress": False}
+    study = compare(make, tasks=tasks, methods=["one head with rehearsal"], **options)
+    assert not study.errors
+    half = len(seen) // 2
+    assert set(seen[:half]) == {0.0} and set(seen[half:]) == {0.5}  # half of it is of the first task
+
+
+def test_dict_observations_and_vecnormalize():
+    class Parts(gymnasium.ObservationWrapper):
+        def __init__(self, env):
+            super().__init__(env)
+            self.observation_space = gymnasium.spaces.Dict({"sign": env.observation_space})
+
+        def observation(self, observation):
+            return {"sign": observation}
+
+    def dicts(env, seed):
+        return SB3DQN("MultiInputPolicy", env, buffer_size=100, learning_starts=10, seed=seed, device="cpu")
+
+    tasks = {"one": lambda: Parts(Signs(0)), "two": lambda: Parts(Signs(1))}
+    study = compare(dicts, **{**QUICK, "tasks": tasks}, methods=["bare", "owl"], seeds=1)
+    assert not study.errors
+
+    def normalised(angle):
+        return VecNormalize(
+            DummyVecEnv([lambda: gymnasium.make("owlrl/Pendulum-v0", angle=angle)]), training=False
+        )
+
+    def sac(env, seed):
+        net = {"net_arch": [8]}
+        return SB3SAC(
+            "MlpPolicy", env, learning_starts=10, batch_size=8, policy_kwargs=net, seed=seed, device="cpu"
+        )
+
+    tasks = {"left": partial(normalised, 90.0), "right": partial(normalised, -90.0)}
+    study = compare(
+        sac, tasks=tasks, steps=30, methods=["bare", "owl"], seeds=1, eval_episodes=1, progress=False
+    )
+    assert not study.errors
+
+
+def test_learners_of_our_own_and_vector_environments():
+    config = DQNConfig(learning_starts=64, batch_size=16, buffer_size=500)
+    spec = partial(TaskSpec.of, "owlrl/Crossroads-v0", arms=2, length=1, max_steps=8)
+    tasks = {f"goal {k}": partial(TabulatedVectorEnv, spec(task=k).table(), 4) for k in range(2)}
+    study = compare(
+        lambda env, seed: DQN(env, config=config, seed=seed),
+        tasks=tasks,
+        steps=128,
+        methods=["bare", "bare, empty replay", "one head with rehearsal", "alone", "owl"],
+        seeds=1,
+        eval_every=64,
+        eval_episodes=4,
+        progress=False,
+    )
+    assert not study.errors and study.found("owl") is not None
+    small = SACConfig(
+        learning_starts=16, batch_size=8, buffer_size=200, actor_hidden=(8,), critic_hidden=(8,)
+    )
+    study = compare(
+        lambda env, seed: SAC(env, config=small, seed=seed),
+        tasks=pendulums([90, -90], max_episode_steps=20),
+        steps=40,
+        methods=["bare", "one head with rehearsal", "one head with history", "owl"],
+        seeds=1,
+        eval_episodes=1,
+        progress=False,
+    )
+    assert not study.errors
+
+
+def test_methods_that_do_not_fit_say_so():
+    study = compare(make_model, **QUICK, methods=["bare", "one head with rehearsal"], seeds=1)
+    assert "write a Method that keeps its rows" in study.errors[0][2]
+    with pytest.raises(OwlTypeError, match="expected a single one"):
+        History(gymnasium.make_vec("CartPole-v1", num_envs=2))
+
+
+def test_own_methods_by_object_class_and_dotted_name():
+    assert find_method("tests.experiments.signs:Fresh").name == find_method(Fresh).name == "fresh model"
+    assert find_method(BUILT_IN["owl"]) is BUILT_IN["owl"]
+    study = compare(make_model, **QUICK, methods=["tests.experiments.signs:Fresh"], seeds=2, jobs=2)
+    assert study.methods == ["fresh model"] and len(study.scores("fresh model")) == 2
+    for wrong, message in (
+        ("nothing", "expected one of 'bare'"),
+        ("no.such:thing", "cannot be imported"),
+        ("tests.experiments.signs:nothing", "cannot be imported"),
+    ):
+        with pytest.raises(OwlValueError, match=message):
+            find_method(wrong)
+    for wrong in (3, Method()):
+        with pytest.raises(OwlTypeError, match="expected an object of a subclass"):
+            find_method(wrong)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"make_model": 3}, "make_model is 3; expected a function"),
+        ({"tasks": {}}, "expected a mapping"),
+        ({"tasks": ["CartPole-v1"]}, "expected a mapping"),
+        ({"steps": 0}, "steps of 'plain' is 0"),
+        ({"steps": {"plain": 3}}, "expected one number per task"),
+        ({"seeds": 0}, "seeds is 0"),
+        ({"seeds": [-1]}, "seed is -1"),
+        ({"methods": ["owl", "owl"]}, "each once"),
+        ({"methods": []}, "at least one"),
+        ({"rounds": 0, "eval_every": 0, "eval_episodes": 0}, "3 problems"),
+        ({"jobs": 0}, "jobs is 0"),
+        ({"backend": "ray"}, "backend is 'ray'"),
+        ({"scheduler": "tcp://x:1"}, "go together"),
+    ],
+)
+def test_bad_arguments_are_named(arguments, message):
+    options = {"make_model": make_model, **QUICK, "seeds": 1, **arguments}
+    with pytest.raises(OwlValueError, match=message):
+        compare(options.pop("make_model"), **options)
+
+
+def test_factories_get_the_seed_if_they_want_it():
+    got = []
+    factories = [
+        lambda seed: got.append(seed),
+        lambda: got.append("none"),
+        lambda length=3, *, seed: got.append((length, seed)),
+        lambda number: got.append(number),
+        partial(lambda length, seed=0: got.append((length, seed)), 4),
+    ]
+    for factory in factories:
+        make_env(factory, 7)
+    assert got == [7, "none", (3, 7), 7, (4, 7)]
+    assert make_env("CartPole-v1", 0).spec.id == "CartPole-v1"
+    with pytest.raises(OwlTypeError, match="expected a Gymnasium id"):
+        make_env(3, 0)
+
+
+def test_history_has_what_happened():
+    env = History(Signs(0), steps=2)
+    first, _ = env.reset(seed=0)
+    assert first[:4].sum() == 1.0 and not first[4:].any()
+    second, reward, *_ = env.step(2)
+    step = second[4:].reshape(2, 9)
+    assert not step[0].any()
+    assert step[1].tolist() == [*first[:4], 0.0, 0.0, 1.0, 0.0, reward]
+    third = env.step(0)[0]
+    assert third[4:13].tolist() == step[1].tolist() and third[13:17].tolist() == second[:4].tolist()
+    assert not env.reset()[0][4:].any()
+
+
+STUDY = """
+from helper_beside import LENGTH
+from tests.experiments.signs import make_model, plain, shifted
+
+tasks = {"plain": plain, "shifted": shifted}
+steps, methods, seeds, eval_episodes = LENGTH, ["bare"], 2, 2
+"""
+
+
+def write_study(directory: Path, text: str = STUDY) -> Path:
+    (directory / "helper_beside.py").write_text("LENGTH = 60\n", encoding="utf-8")
+    path = directory / "my_study.py"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_a_file_gives_the_same_study(tmp_path):
+    path = write_study(tmp_path)
+    expected = numbers(compare(make_model, **QUICK, methods=["bare"], seeds=2))
+    assert numbers(compare_file(path, progress=False)) == expected
+    assert numbers(compare_file(path, jobs=2, progress=False, output=tmp_path / "out")) == expected
+    shorter = compare_file(path, steps=40, methods=["alone"], seeds=1, progress=False)
+    assert shorter.methods == ["alone"] and shorter.trials[0].settings["steps"] == {
+        "plain": 40,
+        "shifted": 40,
+    }
+
+
+def test_a_file_with_a_function(tmp_path):
+    text = STUDY.replace("tasks =", "chosen =") + (
+        "def study():\n"
+        "    more = dict(steps=40, methods=['bare'], seeds=1, eval_episodes=1)\n"
+        "    return dict(make_model=make_model, tasks=chosen, **more)\n"
+    )
+    study = compare_file(write_study(tmp_path, text), progress=False)
+    assert study.trials[0].settings["steps"] == {"plain": 40, "shifted": 40}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("tasks = {}", "has no make_model and no steps"),
+        ("1 / 0", "cannot be executed .ZeroDivisionError"),
+        ("def study():\n    return {'nonsense': 1}", "gave nonsense; expected a dict"),
+        ("def study():\n    return 3", "gave a int; expected a dict"),
+    ],
+)
+def test_a_file_that_is_no_study(tmp_path, text, message):
+    with pytest.raises((OwlValueError, OwlTypeError), match=message):
+        compare_file(write_study(tmp_path, text), progress=False)
+    with pytest.raises(OwlValueError, match="cannot be read"):
+        compare_file(tmp_path / "nowhere.py")
+
+
+def test_a_file_that_is_not_on_the_worker(tmp_path):
+    """As on another machine: the plan is recalled from the text."""
+    write_study(tmp_path)
+    plan = module._recalled(str(tmp_path / "gone" / "my_study.py"), STUDY, {"seeds": 1})
+    assert plan.seeds == (0,) and list(plan.tasks) == ["plain", "shifted"]
+
+
+def test_functions_of_the_main_program_reach_the_workers(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(
+        "from owlrl.experiments import compare\n"
+        "from tests.experiments.signs import Model, plain\n"
+        "def make_model(env, seed):\n    return Model(env, seed)\n"
+        "if __name__ == '__main__':\n"
+        "    print(compare(make_model, tasks={'plain': plain}, steps=40, methods=['bare'], seeds=2, jobs=2,"
+        " eval_episodes=1))\n",
+        encoding="utf-8",
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(["src", "."]), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, program], env=environment, capture_output=True, text=True)
+    assert done.stdout == "Study(['bare'], tasks=['plain'], 2 seeds)\n", done.stderr
+
+
+def test_plan_and_trials():
+    tasks = {"a": plain, "b": shifted}
+    plan = Plan.of(make_model, tasks=tasks, steps={"a": 1, "b": 2}, methods="owl", seeds=[3, 5])
+    assert [(trial.method, trial.seed) for trial in plan.trials()] == [
+        ("owl", 3), ("owl", 5), ("random actions", 3), ("random actions", 5),
+    ]  # fmt: skip
+    assert plan.total == 3
