@@ -1,9 +1,8 @@
 """Replays that know which task their rows belong to.
 
 `TaskScopedReplay` holds the rows of one task at a time; `SharedReplay` and `RehearsalReplay` are
-the paper's baselines; `ListReplay` scopes a list or deque that a script already has. Which rows
-are drawn is decided by a sampler: `UniformSampler`, `PrioritizedSampler` or
-`RewardBalancedSampler`.
+the paper's baselines. Which rows are drawn is decided by a sampler: `UniformSampler`,
+`PrioritizedSampler` or `RewardBalancedSampler`.
 """
 
 from __future__ import annotations
