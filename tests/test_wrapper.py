@@ -485,7 +485,7 @@ def test_a_failed_consolidation_leaves_the_evidence_as_it_was(monkeypatch):
     def broken(*_):
         raise MemoryError
 
-    monkeypatch.setattr(owl.regularizer, "consolidate", broken)
+    monkeypatch.setattr(owl.regularizer, "remember", broken)
     with pytest.raises(MemoryError), owl.task("a"):
         train(script, Signs(0), 60)
     assert owl.evidence.state_dict() == known and owl.tasks["a"].visits == 1
