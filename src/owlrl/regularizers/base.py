@@ -17,16 +17,7 @@ from owlrl.heads.modes import parameters_of
 from owlrl.protocols import Consolidation, MultiHead, OffPolicyLearner
 from owlrl.types import check_head
 
-__all__ = [
-    "Pull",
-    "Regularizer",
-    "Strength",
-    "check_strength",
-    "evenly",
-    "owned",
-    "tensor_problems",
-    "tensors_of",
-]
+__all__ = ["Regularizer"]
 
 Strength = float | Mapping[str, float]
 Pull = tuple[list[nn.Parameter], list[Tensor]]  # parameters, and what is added to the gradient of each
