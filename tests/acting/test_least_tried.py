@@ -37,7 +37,7 @@ def learner(wants: list[list[int]], **options) -> QLearner:
 
 def policy_of(wants: list[list[int]], selector=None, **options) -> LeastTried:
     arms = dict(list(HEADS.items())[: len(wants)])
-    inner = AdaptivePolicy(learner(wants, **options), selector or OracleSelector(0), None, arms)
+    inner = AdaptivePolicy(learner(wants, **options), selector or OracleSelector(0), None, arms, trace=True)
     return LeastTried(inner, ACTIONS, seed=0)
 
 

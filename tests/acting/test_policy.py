@@ -31,7 +31,7 @@ def owl():
 
 
 def test_the_right_head_takes_over(owl):
-    policy = owl.policy(ExpWeightsSelector(seed=0))
+    policy = owl.policy(ExpWeightsSelector(seed=0), trace=True)
     policy.reset()
     env = Signs(1, length=40)
     obs, _ = env.reset(seed=0)
@@ -52,7 +52,7 @@ def test_no_module_is_changed(owl):
     module = owl.learner.q
     before = {k: v.clone() for k, v in module.state_dict().items()}
     head, training = module.pointer.head, module.training
-    policy = owl.policy(UniformSelector(seed=0))
+    policy = owl.policy(UniformSelector(seed=0), trace=True)
     policy.reset()
     policy.observe(SIGNS[0], policy.act(SIGNS[0]), 1.0, SIGNS[1], False)
     assert all(torch.equal(before[k], v) for k, v in module.state_dict().items())
@@ -68,7 +68,7 @@ def test_without_evidence_nothing_is_scored(owl, monkeypatch):
     monkeypatch.setattr(owl.evidence, "losses", scored)
     again = owl.evaluate(Signs(1), task="b", seed=0)  # a head that is told needs none
     assert np.array_equal(told.returns, again.returns) and told.mean_return > 0
-    policy = AdaptivePolicy(owl.learner, UniformSelector(seed=0), None, {"a": 0, "b": 1})
+    policy = AdaptivePolicy(owl.learner, UniformSelector(seed=0), None, {"a": 0, "b": 1}, trace=True)
     for envs, shape in ((None, (2,)), (3, (3, 2))):
         policy.reset(num_envs=envs)
         seen = SIGNS[0] if envs is None else SIGNS[:envs]
@@ -79,7 +79,7 @@ def test_without_evidence_nothing_is_scored(owl, monkeypatch):
 
 def test_many_environments_equal_one_at_a_time(owl):
     selector = OracleSelector(np.array([0, 1, 2, 1]))
-    policy = owl.policy(selector)
+    policy = owl.policy(selector, trace=True)
     policy.reset(num_envs=4)
     observations = SIGNS[[0, 1, 2, 3]]
     actions = policy.act(observations)
@@ -91,7 +91,7 @@ def test_many_environments_equal_one_at_a_time(owl):
     together = policy.trace[0].losses
     assert together.shape == (4, 3)
     for k, arm in enumerate((0, 1, 2, 1)):
-        single = owl.policy(OracleSelector(arm))
+        single = owl.policy(OracleSelector(arm), trace=True)
         single.reset()
         assert single.act(observations[k]) == actions[k]
         single.observe(observations[k], actions[k], rewards[k], observations[::-1][k], k == 1)
@@ -101,7 +101,7 @@ def test_many_environments_equal_one_at_a_time(owl):
 def test_losses_equal_the_definition(owl):
     q, target, scales = owl.learner.q.double(), owl.learner.target.double(), owl.evidence.scales
     try:
-        policy = owl.policy(UniformSelector(seed=0))
+        policy = owl.policy(UniformSelector(seed=0), trace=True)
         policy.reset()
         policy.act(SIGNS[0])
         policy.observe(SIGNS[0], 2, 0.25, SIGNS[3], False)
@@ -118,7 +118,7 @@ def test_losses_equal_the_definition(owl):
 
 
 def test_masked_environments_and_partial_resets(owl):
-    policy = owl.policy(ExpWeightsSelector(seed=0))
+    policy = owl.policy(ExpWeightsSelector(seed=0), trace=True)
     policy.reset(num_envs=2)
     for _ in range(10):
         actions = policy.act(SIGNS[:2])
@@ -137,7 +137,7 @@ def test_masked_environments_and_partial_resets(owl):
 
 
 def test_evidence_can_be_kept_across_episodes(owl):
-    policy = owl.policy(ExpWeightsSelector(seed=0))
+    policy = owl.policy(ExpWeightsSelector(seed=0), trace=True)
     policy.reset(keep_evidence=True)
     for _ in range(15):
         sign = 0
@@ -152,7 +152,7 @@ def test_evidence_can_be_kept_across_episodes(owl):
 
 
 def test_max_q_sees_the_values_of_every_head(owl):
-    policy = owl.policy(MaxQSelector(every_step=True))
+    policy = owl.policy(MaxQSelector(every_step=True), trace=True)
     policy.reset()
     policy.act(SIGNS[1])
     values = owl.learner.values(torch.as_tensor(SIGNS[1][None]))[:, 0]
@@ -164,7 +164,7 @@ def test_max_q_sees_the_values_of_every_head(owl):
 
 
 def test_wrong_calls_are_named(owl):
-    policy = owl.policy(UniformSelector(seed=0))
+    policy = owl.policy(UniformSelector(seed=0), trace=True)
     with pytest.raises(OwlStateError, match="call reset"):
         policy.act(SIGNS[0])
     policy.reset(num_envs=2)
@@ -180,7 +180,7 @@ def test_wrong_calls_are_named(owl):
 
 
 def test_repr_names_the_parts(owl):
-    text = repr(owl.policy(UniformSelector(seed=0)))
+    text = repr(owl.policy(UniformSelector(seed=0), trace=True))
     assert "UniformSelector" in text and "TDErrorEvidence" in text and "'b'" in text
     assert isinstance(owl.evidence, TDErrorEvidence)
 
@@ -195,7 +195,7 @@ def test_observations_in_parts_are_made_rows_by_the_learner():
     owl = OwlWrapper(script.learner(preprocess=joined))
     with owl.task("a"):
         train(script, Signs(0), 60)
-    policy = owl.policy(UniformSelector(seed=0))
+    policy = owl.policy(UniformSelector(seed=0), trace=True)
     policy.reset()
     whole, parts = SIGNS[1], {"first": SIGNS[1][:2], "rest": SIGNS[1][2:]}
     assert policy.act(parts) == policy.act(whole)

@@ -67,7 +67,7 @@ def output_spread(outputs: Tensor, *, each: bool = False) -> Tensor:
     """The unit that drift is measured in: how far a head's outputs (N, A) are apart, (A,).
 
     For Q-values what chooses the action: the root mean square of ``Q(s, a) − mean_a Q(s, a)``. For one
-    output, and with ``each`` (an actor's outputs), the standard deviation of every output over rows. Spreads
+    output, and with ``each`` (actors and critics), the standard deviation of every output over rows. Spreads
     below 1 % of the widest output's deviation (with ``each`` 10 %) count as that much.
 
     >>> import torch
@@ -270,7 +270,7 @@ class DistillationRegularizer(Regularizer):
         return {**self._entry(name, head, torch.cat(pieces)), "version": memory.version}
 
     def _entry(self, name: str, head: int, outputs: Tensor) -> dict[str, Any]:
-        unit = output_spread(outputs, each=name.startswith("actor"))
+        unit = output_spread(outputs, each=name.startswith(("actor", "critic")))
         return {"head": head, "outputs": outputs, "unit": unit}
 
     def _weights(self, name: str, c: Consolidation) -> dict[str, Any]:
@@ -283,7 +283,7 @@ class DistillationRegularizer(Regularizer):
         }
         return {
             "head": c.head,
-            "unit": output_spread(outputs, each=name.startswith("actor")),
+            "unit": output_spread(outputs, each=name.startswith(("actor", "critic"))),
             "weights": {key: tensor.detach().clone() for key, tensor in kept.items()},
             "like": [x[:0].detach().clone() for x in c.inputs],
         }
