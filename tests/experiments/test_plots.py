@@ -8,8 +8,7 @@ import pytest
 from owlrl.errors import OwlError, OwlValueError
 from owlrl.experiments import Run, head_probabilities, learning_curves
 from owlrl.experiments import _optional as optional_module
-from owlrl.experiments._style import COLOURS, colour, dashes, hatch, label, short
-from owlrl.experiments.plots import _thousands, outcome
+from owlrl.experiments.plots import COLOURS, _thousands, colour, dashes, hatch, label, outcome, short
 from tests.experiments.helpers import result, score, training
 
 TWELVE = [f"simplecrossing-{k}" for k in range(12)]
@@ -179,5 +178,5 @@ def test_without_matplotlib(monkeypatch):
         raise ImportError(name)
 
     monkeypatch.setattr(optional_module.importlib, "import_module", missing)
-    with pytest.raises(OwlError, match=r"learning_curves needs matplotlib.*\[plots\]"):
+    with pytest.raises(OwlError, match=r"learning_curves needs matplotlib.*pip install .matplotlib"):
         learning_curves([run_of(["a"], 1.0)])
