@@ -11,9 +11,9 @@ from PIL import Image
 from owlrl.envs import TabulatedEnv
 from owlrl.errors import OwlValueError
 from owlrl.experiments import ControlSession, Recording, Run, Session, frame_strip, record_episode, write_gif
-from owlrl.experiments._style import COLOURS
 from owlrl.experiments.episodes import Lanes, run_lanes
 from owlrl.experiments.frames import _chosen, _picture
+from owlrl.experiments.plots import COLOURS
 from tests.experiments.helpers import tiny
 from tests.experiments.test_plots import STRANGE, TWELVE, png, trace
 

@@ -8,8 +8,7 @@ import pytest
 from owlrl.errors import OwlError, OwlValueError
 from owlrl.experiments import Run, head_probabilities, learning_curves
 from owlrl.experiments import _optional as optional_module
-from owlrl.experiments._style import COLOURS, colour, dashes, hatch, label, short
-from owlrl.experiments.plots import _thousands, outcome
+from owlrl.experiments.plots import COLOURS, _thousands, colour, dashes, hatch, label, outcome, short
 from tests.experiments.helpers import result, score, training
 
 TWELVE = [f"simplecrossing-{k}" for k in range(12)]

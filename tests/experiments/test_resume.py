@@ -8,8 +8,7 @@ import torch
 from owlrl.errors import OwlValueError
 from owlrl.experiments import Session, evaluate_session, run_experiment, train, training
 from owlrl.experiments.control import ControlSession
-from owlrl.experiments.resume import Resume
-from owlrl.experiments.training import repeatable
+from owlrl.experiments.training import Resume, repeatable
 from tests.experiments.helpers import tiny, tiny_control
 
 

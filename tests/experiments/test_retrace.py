@@ -6,7 +6,7 @@ import pytest
 
 from owlrl import cli
 from owlrl.experiments import Run, study_runs
-from owlrl.experiments._retrace import commands_for, train_command
+from owlrl.experiments.report import commands_for, train_command
 from tests.experiments.helpers import tiny
 
 RUNS = [

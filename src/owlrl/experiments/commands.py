@@ -17,10 +17,9 @@ from owlrl.errors import OwlStateError, OwlValueError
 from owlrl.experiments.comparison import compare_file
 from owlrl.experiments.config import Run
 from owlrl.experiments.control import ControlSession, load_session
-from owlrl.experiments.demo import run_demo
+from owlrl.experiments.demo import run_demo, run_pendulum_demo
 from owlrl.experiments.evaluation import evaluate
 from owlrl.experiments.fanout import unfinished
-from owlrl.experiments.pendulum_demo import run_pendulum_demo
 from owlrl.experiments.report import write_report
 from owlrl.experiments.results import (
     Result,

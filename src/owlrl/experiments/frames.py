@@ -18,9 +18,19 @@ from owlrl.checkpoint import write_atomically
 from owlrl.envs import ScaleGoalReward
 from owlrl.errors import OwlValueError, int_problem, raise_problems
 from owlrl.experiments._optional import optional
-from owlrl.experiments._style import INK, QUIET, colour, dashes, label, new_figure, short, whole_steps
 from owlrl.experiments.control import ControlSession
-from owlrl.experiments.plots import draw_acting, outcome
+from owlrl.experiments.plots import (
+    INK,
+    QUIET,
+    colour,
+    dashes,
+    draw_acting,
+    label,
+    new_figure,
+    outcome,
+    short,
+    whole_steps,
+)
 from owlrl.experiments.session import Session
 from owlrl.experiments.training import repeatable
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 from html import escape
 from pathlib import Path
@@ -19,14 +20,14 @@ from owlrl.checkpoint import write_atomically
 from owlrl.errors import OwlError, OwlValueError, int_problem, raise_problems
 from owlrl.experiments import _html
 from owlrl.experiments._optional import optional
-from owlrl.experiments._retrace import commands_for
-from owlrl.experiments._style import count
+from owlrl.experiments.config import Run
 from owlrl.experiments.control import ControlSession, load_session
 from owlrl.experiments.frames import Recording, frame_strip, record_episode, write_gif
-from owlrl.experiments.plots import head_probabilities, learning_curves
+from owlrl.experiments.plots import count, head_probabilities, learning_curves
 from owlrl.experiments.policies import LEAST_TRIED, ORACLE
 from owlrl.experiments.results import Result, read_result
 from owlrl.experiments.session import Session
+from owlrl.experiments.studies import STUDIES
 from owlrl.experiments.study import FORMAT as COMPARED
 from owlrl.experiments.study import Trial, studies_of
 from owlrl.experiments.summary import Group
@@ -256,3 +257,61 @@ def _some(things: list[Any], most: int) -> list[Any]:
     """At most so many, from the first to the last at equal distances."""
     places = np.linspace(0, len(things) - 1, min(most, len(things))).round().astype(int)
     return [things[place] for place in places.tolist()]
+
+
+# What `owlrl train` can be told, and how; the rest of a run needs Python.
+OPTIONS = {
+    "tasks": "tasks",
+    "arguments": "arguments",
+    "method": "method",
+    "seed": "seed",
+    "frames": "frames",
+    "rounds": "rounds",
+    "learner": "learner",
+    "overrides": "set",
+    "strength": "strength",
+    "policies": "policies",
+    "episodes": "episodes",
+    "consecutive": "in-a-row",
+    "unseen": "unseen",
+}
+
+
+def commands_for(runs: Sequence[Run]) -> list[str]:
+    """As few commands as do: whole studies, then single runs."""
+    left = {run.id: run for run in runs}
+    there = set(left)
+    found = []
+    for name, study in STUDIES.items():
+        seeds = 0
+        while {run.id for run in study.make(seeds)} <= there:
+            seeds += 1
+        covered = {run.id for seed in range(seeds) for run in study.make(seed)}
+        if covered & set(left):
+            found.append(f"owlrl reproduce {shlex.quote(name)} --seeds {seeds}")
+            left = {key: run for key, run in left.items() if key not in covered}
+    return found + [train_command(run) for run in left.values()]
+
+
+def train_command(run: Run) -> str:
+    """``owlrl train`` with all that is not a default; Python where the command has no option for it."""
+    default = Run()
+    changed = {f.name: getattr(run, f.name) for f in fields(run)}
+    changed = {name: value for name, value in changed.items() if value != getattr(default, name)}
+    if run.control or not set(changed) <= set(OPTIONS):  # the command has other defaults for control
+        code = "from owlrl.experiments import Run, run_experiment, write_result; "
+        code += f"write_result('runs', run_experiment(Run(**{changed!r})))"
+        if '"' not in code:
+            code = code.replace("'", '"')  # a shell's own quotes are single ones
+        return f"python -c {shlex.quote(code)}"
+    words = ["owlrl", "train"]
+    for name, value in changed.items():
+        words += _words(name, value)
+    return shlex.join(words)
+
+
+def _words(name: str, value: object) -> list[str]:
+    option = f"--{OPTIONS[name]}"
+    if isinstance(value, dict):
+        return [option, *(f"{key}={json.dumps(item)}" for key, item in value.items())]
+    return [option, *map(str, value)] if isinstance(value, tuple) else [option, str(value)]

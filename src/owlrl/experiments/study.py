@@ -20,13 +20,12 @@ import numpy.typing as npt
 from owlrl.checkpoint import write_atomically
 from owlrl.errors import OwlError, OwlStateError, OwlValueError
 from owlrl.experiments import _html
-from owlrl.experiments._markdown import DASH, table
-from owlrl.experiments._style import count
 from owlrl.experiments.methods import GIVEN, RANDOM, UNKNOWN, UNTRAINED
 from owlrl.experiments.metrics import forgetting, forward_transfer, iqm_over_seeds, stratified_bootstrap
-from owlrl.experiments.plots import draw_study
+from owlrl.experiments.plots import count, draw_study
 from owlrl.experiments.results import read_lines, write_lines
 from owlrl.experiments.summary import Estimate
+from owlrl.experiments.tables import DASH, table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

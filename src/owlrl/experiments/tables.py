@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
-from owlrl.experiments._markdown import DASH
-from owlrl.experiments._markdown import number as _number
-from owlrl.experiments._markdown import table as _table
-from owlrl.experiments.control_tables import control_section
+import numpy as np
+
+from owlrl.envs.pendulum import angle_from
 from owlrl.experiments.metrics import regret
 from owlrl.experiments.policies import ORACLE
 from owlrl.experiments.results import Result
 from owlrl.experiments.summary import Group, group_by_run, single_task_scores
 
 __all__ = ["markdown_tables", "result_text", "sections"]
+
+DASH = "–"
+
+
+def number(value: float | None, digits: int = 2) -> str:
+    """A number, or a dash where there is none."""
+    return DASH if value is None else f"{value:.{digits}f}"
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table with a header."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines) + "\n"
+
 
 FOLLOWED = (ORACLE, "hedge+model", "released+td-raw")
 SUCCESS = ("seeds", "success", "worst seed")
@@ -126,7 +140,7 @@ def _acting(groups: Sequence[Group]) -> str:
     for group in groups:
         for policy in group.policies():
             worst_task = f"{group.scores(policy).min():.2f}"
-            found = [*_identification(group, policy), *(_number(group.failures(policy)) for _ in last)]
+            found = [*_identification(group, policy), *(number(group.failures(policy)) for _ in last)]
             rows.append([group.label, policy, *_over_seeds(group, policy, "seen"), worst_task, *found])
     about = (
         "Share of episodes that succeed, mean over tasks: interquartile mean over seeds [95 % stratified "
@@ -136,7 +150,7 @@ def _acting(groups: Sequence[Group]) -> str:
     if in_a_row:
         about += f"; failures in {in_a_row} episodes in a row of one task with kept evidence"
     header = ("method", "policy", *SUCCESS, "worst task", "right head", "steps", "regret", *last)
-    return f"{about}.\n\n{_table(header, rows)}"
+    return f"{about}.\n\n{table(header, rows)}"
 
 
 def _over_seeds(group: Group, policy: str, label: str) -> list[str]:
@@ -172,11 +186,11 @@ def _learning(groups: Sequence[Group], alone: Sequence[Group]) -> str:
                 cells.append(str(group.cumulative(policy) or DASH))
             cells.append(str(group.after_each_task(policy) or DASH))
         gain = group.forward_transfer(single_task_scores(alone, group.run))
-        numbers = (_number(group.forgetting()), _number(gain), _number(group.minutes(), 1))
+        numbers = (number(group.forgetting()), number(gain), number(group.minutes(), 1))
         rows.append((group.label, *cells, *numbers))
     header = [f"{ORACLE} final", "cumulative", "after each task"]
     header += [f"{policy} {what}" for policy in FOLLOWED[1:] for what in ("final", "after each task")]
-    return about + "\n\n" + _table(("method", *header, "forgetting", "forward transfer", "minutes"), rows)
+    return about + "\n\n" + table(("method", *header, "forgetting", "forward transfer", "minutes"), rows)
 
 
 def _unseen(groups: Sequence[Group], label: str) -> str:
@@ -187,4 +201,97 @@ def _unseen(groups: Sequence[Group], label: str) -> str:
         for group in groups
         for policy in group.policies(label)
     ]
-    return f"{about}\n\n{_table(('method', 'policy', *SUCCESS), rows)}" if rows else ""
+    return f"{about}\n\n{table(('method', 'policy', *SUCCESS), rows)}" if rows else ""
+
+
+ABOUT = (
+    "Return per episode of 200 steps, mean over seeds and episodes for each task; then the mean over tasks, "
+    "interquartile mean over seeds [95 % stratified bootstrap]; what it loses against the head told; share "
+    "of episodes with the right head at the end and steps until it stays; the pole's mean direction over "
+    "the last 50 steps, in the most typical episode."
+)
+
+
+def control_section(title: str, groups: Sequence[Group], alone: Sequence[Group] = ()) -> str:
+    """One table for one sequence of tasks: a row per method and way to act.
+
+    Args:
+        title: what was trained.
+        groups: the methods.
+        alone: results among which tasks that were trained by themselves are looked for.
+
+    >>> from owlrl.experiments import Result, Run
+    >>> from owlrl.experiments.tables import control_section
+    >>> from owlrl.experiments.summary import Group
+    >>> row = {"kind": "evaluation", "set": "seen", "policy": "oracle", "task": "pendulum+90",
+    ...        "mean_return": -300.0, "final_angles": [156.0, 157.0]}
+    >>> result = Result(Run("owlrl/Pendulum-v0:90"), [row], {})
+    >>> print(control_section("one task", [Group((result,))]).splitlines()[-1])
+    | owl-memory | oracle | 1 | -300.0 | -300.00 | – | – | – | +156° | – |
+    """
+    tasks = list(groups[0].run.specs)
+    rows = [_separate(found, tasks)] if (found := _trained_alone(groups[0], tasks, alone)) else []
+    rows += [_row(group, policy, tasks) for group in groups for policy in group.policies()]
+    header = ["method", "policy", "seeds", *tasks, "mean", "loss", "right head", "steps"]
+    header += [f"angle, {task}" for task in tasks] + ["core-minutes per seed"]
+    return f"### {title}\n\n{ABOUT}\n\n{table(header, rows)}"
+
+
+def _row(group: Group, policy: str, tasks: Sequence[str]) -> list[str]:
+    returns = group.scores(policy).mean(axis=0)
+    told = group.scores(ORACLE).mean() if ORACLE in group.policies() and policy != ORACLE else None
+    loss = None if told is None else 100.0 * (told - returns.mean()) / abs(told)
+    found = policy != ORACLE
+    return [
+        *(group.label, policy, str(len(group.results))),
+        *(f"{value:.1f}" for value in returns),
+        str(group.estimate(policy)),
+        DASH if loss is None else f"{loss:.1f} %",
+        number(group.mean_of("identified", policy) if found else None),
+        number(group.mean_of("steps_to_identify", policy) if found else None, 1),
+        *(_angle(group, policy, task) for task in tasks),
+        number(group.minutes(), 1),
+    ]
+
+
+def _separate(alone: dict[str, Group], tasks: Sequence[str]) -> list[str]:
+    """The row of what was trained alone."""
+    returns = [alone[task].scores(ORACLE).mean() for task in tasks]
+    minutes = [alone[task].minutes() for task in tasks]
+    return [
+        *("separately trained", ORACLE, str(min(len(alone[task].results) for task in tasks))),
+        *(f"{value:.1f}" for value in returns),
+        f"{np.mean(returns):.2f}",
+        *(DASH, DASH, DASH),
+        *(_angle(alone[task], ORACLE, task) for task in tasks),
+        DASH if None in minutes else f"{sum(m for m in minutes if m is not None):.1f}",
+    ]
+
+
+def _angle(group: Group, policy: str, task: str) -> str:
+    """That of the episode which is nearest to all others, of all seeds.
+
+    A mean would mislead: 23° and 157° are equally good for +90°, and some episodes end in either.
+    """
+    rows = [row for result in group.results for row in result.select("evaluation", policy=policy, task=task)]
+    every = np.array([angle for row in rows for angle in row["final_angles"]])
+    apart = np.abs(angle_from(np.radians(every[:, None] - every), 0.0)).sum(axis=0)
+    return f"{every[apart.argmin()]:+.0f}°"
+
+
+def _trained_alone(like: Group, tasks: Sequence[str], groups: Sequence[Group]) -> dict[str, Group] | None:
+    """Of each task a group that had nothing else to learn, in as many frames; None if one is missing."""
+    env_id = like.run.tasks.rpartition(":")[0]
+    wanted = {
+        task: replace(like.run, tasks=f"{env_id}:{dict(spec.arguments)['angle']:g}").specs
+        for task, spec in like.run.specs.items()
+    }
+    same = [g for g in groups if _schedule(g) == _schedule(like) and ORACLE in g.policies()]
+    found = {task: group for task, specs in wanted.items() for group in same if group.run.specs == specs}
+    return found if len(tasks) > 1 and set(found) == set(tasks) else None
+
+
+def _schedule(group: Group) -> tuple[object, ...]:
+    run = group.run
+    each = {task: run.rounds * frames for task, frames in run.frames_by_task.items()}
+    return run.arguments, run.rounds * run.frames, each, run.learner, run.overrides, run.num_envs

@@ -7,23 +7,76 @@ import random
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from owlrl.checkpoint import load_state, save_state
+from owlrl.errors import OwlValueError
 from owlrl.experiments.config import Run
 from owlrl.experiments.control import ControlSession
 from owlrl.experiments.evaluation import AnySession, evaluate, evaluate_in_a_row
 from owlrl.experiments.policies import ORACLE
 from owlrl.experiments.results import Result, environment
-from owlrl.experiments.resume import Resume
 from owlrl.experiments.session import Session
 from owlrl.learners import DQN, SAC
 
-__all__ = ["Curve", "evaluate_session", "kept_generators", "repeatable", "run_experiment", "train"]
+__all__ = ["Curve", "Resume", "evaluate_session", "kept_generators", "repeatable", "run_experiment", "train"]
 
 Row = dict[str, Any]
+
+
+class Resume:
+    """Keeps a session and what training has told so far, task after task; without a path it keeps nothing.
+
+    Args:
+        path: of the file; None for none.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from owlrl.experiments import Run, Session
+    >>> from owlrl.experiments.training import Resume
+    >>> path, run = Path(tempfile.mkdtemp()) / "run.part", Run("Crossroads-2", policies=("oracle",))
+    >>> Resume(path).save(Session(run), {"finished": 1})
+    >>> Resume(path).load(Session(run))
+    {'finished': 1}
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None) -> None:
+        self.path = None if path is None else Path(path)
+        self._begun = time.time(), time.process_time()
+
+    def load(self, session: Session | ControlSession) -> dict[str, Any]:
+        """Put the session where it was and return what was kept beside it; nothing if there is no file."""
+        if self.path is None or not self.path.is_file():
+            return {}
+        try:
+            state = load_state(self.path)
+        except OwlValueError as error:
+            raise OwlValueError(f"Resume: {error}; remove it to begin anew") from error
+        if not isinstance(state, dict) or state.get("run") != session.run.to_json():
+            raise OwlValueError(f"Resume: {self.path} is of another run; remove it to begin anew")
+        session.load_state_dict(state["session"])
+        session.spent = state["spent"]
+        torch.set_rng_state(state["session"]["learner"]["rng"]["torch"])
+        kept: dict[str, Any] = state["kept"]
+        return kept
+
+    def save(self, session: Session | ControlSession, kept: dict[str, Any]) -> None:
+        """Write down where the session is, atomically, and ``kept`` beside it."""
+        if self.path is None:
+            return
+        wall, cpu = self._begun
+        spent = {
+            "seconds": session.spent["seconds"] + time.time() - wall,
+            "cpu": session.spent["cpu"] + time.process_time() - cpu,
+        }
+        state = {"run": session.run.to_json(), "session": session.state_dict(), "spent": spent}
+        save_state(self.path, {**state, "kept": kept})
+
+
 FOLLOWED = ("hedge+model", "released+td-raw")  # how these two do is looked at after each task as well
 CONTROL_FOLLOWED = ("hedge+reward", "paper+nll-raw")
 TRACED = ("hedge+model", "hedge+td", "hedge+reward")  # of these one episode per task is kept for pictures

@@ -14,7 +14,7 @@ from minigrid.core.actions import Actions
 from minigrid.minigrid_env import MiniGridEnv
 
 from owlrl.errors import OwlTypeError, OwlValueError
-from owlrl.experiments._style import INK, colour, label, new_figure
+from owlrl.experiments.plots import INK, colour, label, new_figure
 from owlrl.heads.modes import eval_mode
 from owlrl.protocols import MultiHead
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from owlrl.errors import OwlStateError
-from owlrl.experiments.pendulum_demo import SHOWN, _broken, run_pendulum_demo
+from owlrl.experiments.demo import SHOWN, _broken, run_pendulum_demo
 
 
 def test_it_shows_every_method_and_draws(tmp_path, capsys):
@@ -28,5 +28,5 @@ def test_lines_break_where_the_pole_hangs():
 
 def test_pictures_need_matplotlib_before_any_training(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(OwlStateError, match=r"\.\[plots\]"):
+    with pytest.raises(OwlStateError, match=r"pip install .matplotlib"):
         run_pendulum_demo(output=tmp_path / "demo.png")
