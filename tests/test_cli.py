@@ -11,7 +11,6 @@ import sys
 import pytest
 
 import owlrl
-import owlrl_command
 from owlrl import cli
 from owlrl.cli import main
 from owlrl.experiments import METHODS, STUDIES, StudyPlan, fanout, resolve_tasks, study_runs, training
@@ -369,23 +368,6 @@ def test_compare_runs_a_file(tmp_path, capsys):
     assert "A comparison" in (tmp_path / "all.html").read_text(encoding="utf-8")
     assert main([*command, "--methods", "bare", "tests.experiments.signs:Failing"]) == 1
     assert "fails, seed 0 failed: RuntimeError: as it should" in capsys.readouterr().out
-
-
-def test_stopped_while_importing(monkeypatch, capsys):
-    """Ctrl-C before the command itself is there."""
-
-    class Stopping:
-        def find_spec(self, name, path=None, target=None):
-            if name == "owlrl.cli":
-                raise KeyboardInterrupt
-
-    monkeypatch.delitem(sys.modules, "owlrl.cli")
-    monkeypatch.setattr(sys, "meta_path", [Stopping(), *sys.meta_path])
-    assert owlrl_command.main() == 130
-    assert capsys.readouterr() == ("", "owlrl: stopped\n")
-    monkeypatch.undo()
-    monkeypatch.setattr(sys, "argv", ["owlrl", "--version"])
-    assert owlrl_command.main() == 0
 
 
 def test_ctrl_c_says_how_to_go_on(capsys, monkeypatch, tmp_path):

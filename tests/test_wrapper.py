@@ -273,7 +273,7 @@ def test_tasks_may_have_other_numbers_of_actions():
     assert record.num_actions == SIZE + 2
     with pytest.raises(OwlValueError, match="has its head already"), owl.task("b", num_actions=3):
         pass
-    policy = owl.policy(UniformSelector(seed=0))
+    policy = owl.policy(UniformSelector(seed=0), trace=True)
     policy.reset()
     action = policy.act(np.zeros(SIZE, np.float32))
     policy.observe(np.zeros(SIZE, np.float32), SIZE + 1, 0.0, np.zeros(SIZE, np.float32), False)

@@ -276,7 +276,9 @@ def _form_problems(state: object) -> list[str]:
         found += _record_problems(task, record, len(heads), state["per_task"])
     found += _own_problems("per_task has", state["per_task"])
     if state.get("visit") is not None and state["visit"] not in list(state["tasks"]):
-        found.append(f"the visit is of {str(state['visit'])[:60]}; expected one of {list(state['tasks'])[:9]}")
+        found.append(
+            f"the visit is of {str(state['visit'])[:60]}; expected one of {list(state['tasks'])[:9]}"
+        )
     for name, saved in state["parts"].items():
         if saved is not None and not (isinstance(saved, Mapping) and {"kind", "state"} <= set(saved)):
             found.append(f"the state of the {name} is {str(saved)[:60]}; expected its kind and its state")

@@ -22,7 +22,6 @@ from owlrl import (
 from owlrl.acting.episodes import EpisodePolicy, run_episodes
 from owlrl.describe.given import as_env
 from owlrl.errors import OwlTypeError, OwlValueError
-from owlrl.experiments.metrics import identification_accuracy, steps_to_identify
 from owlrl.experiments.models import (
     History,
     Watch,
@@ -223,57 +222,13 @@ class _OwlLearned(Learned):
             if task not in known:
                 return None
             return Score(self.owl.evaluate(env, task=task, episodes=episodes, seed=seed).returns)
-        policy = _Recorder(self.owl.policy(self.selector(seed)))
-        returns = run_episodes(policy, as_env(env), episodes=episodes, seed=seed).returns
-        if task not in known:
-            return Score(returns)
-        return Score(returns, *policy.found(known.index(task)))
-
-
-class _Recorder:
-    """Notes the most probable task at each step of each episode."""
-
-    def __init__(self, policy: Any) -> None:
-        self._policy = policy
-        self._running: list[list[int]] = []
-        self._ended: list[list[int]] = []
-
-    def reset(
-        self, *, num_envs: int | None = None, keep_evidence: bool = False, mask: np.ndarray | None = None
-    ) -> None:
-        for k in range(len(self._running)) if mask is None else np.flatnonzero(mask):
-            self._ended.append(self._running[k])
-            self._running[k] = []
-        if mask is None:
-            self._running = [[] for _ in range(num_envs or 1)]
-        self._policy.reset(num_envs=num_envs, keep_evidence=keep_evidence, mask=mask)
-
-    def act(self, observation: Any) -> Any:
-        action = self._policy.act(observation)
-        best = np.atleast_2d(self._policy.trace[-1].probabilities).argmax(axis=1)
-        for steps, arm in zip(self._running, best.tolist(), strict=True):
-            steps.append(arm)
-        return action
-
-    def observe(self, *transition: Any, mask: np.ndarray | None = None) -> None:
-        if mask is not None:
-            for k in np.flatnonzero(~mask):
-                self._running[k].pop()  # it was a reset and no step
-        self._policy.observe(*transition, mask=mask)
-
-    def found(self, arm: int) -> tuple[float, float]:
-        """Share of episodes that end with ``arm`` as the most probable, and mean steps until it stays so."""
-        single = len(self._running) == 1  # its last episode was not followed by a reset
-        episodes = [steps for steps in [*self._ended, *(self._running if single else [])] if steps]
-        lengths = [len(steps) for steps in episodes]
-        arms = np.zeros((max(lengths), len(episodes)), dtype=np.int64)
-        for k, steps in enumerate(episodes):
-            arms[: len(steps), k] = steps
-        truth = np.full(len(episodes), arm)
-        return (
-            identification_accuracy(arms, lengths, truth),
-            float(steps_to_identify(arms, lengths, truth).mean()),
-        )
+        true_task = task if task in known else None
+        selector = self.selector(seed)
+        found = self.owl.evaluate(env, selector=selector, true_task=true_task, episodes=episodes, seed=seed)
+        if true_task is None:
+            return Score(found.returns)
+        steps = np.where(found.found, found.steps_to_find, found.lengths)
+        return Score(found.returns, float(found.found.mean()), float(steps.mean()))
 
 
 class _OneModel(Method):
