@@ -33,7 +33,7 @@ def going_on(model: Any, steps: int) -> Callable[[], object]:
 def wrapped(kind: type, tasks: int) -> tuple[Callable[[], object], object]:
     """Learning in the last of ``tasks`` tasks, its block still open."""
     model = build(kind)
-    owl = OwlWrapper(model, regularizer=EWCRegularizer(1.0), samples=200)
+    owl = OwlWrapper(model, regularizer=EWCRegularizer(1.0), memory_rows=200)
     for task in range(tasks - 1):
         with owl.task(str(task), env=gymnasium.make(ENVS[kind])):
             model.learn(150)

@@ -136,7 +136,7 @@ found = {
 print("not told the task:", found)
 
 # %%
-policy = owl.policy(ExpWeightsSelector(seed=3))
+policy = owl.policy(ExpWeightsSelector(seed=3), trace=True)
 policy.reset()
 env = levels["goal 2"]
 observation, _ = env.reset()

@@ -110,7 +110,7 @@ plt.show()
 # Now somebody swaps the actions in the middle of an episode, and says nothing. The selector keeps a little weight on every head, so it can come back:
 
 # %%
-policy = owl.policy(ExpWeightsSelector(seed=0))
+policy = owl.policy(ExpWeightsSelector(seed=0), trace=True)
 policy.reset()
 env = script.make_env("plain")
 observation, _ = env.reset(seed=1)

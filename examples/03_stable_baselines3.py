@@ -96,7 +96,7 @@ print("not told:", {name: round(value) for name, value in found.items()})
 # %%
 figure, axes = plt.subplots(1, 2, figsize=(9, 3), sharey=True)
 for axis, (name, angle) in zip(axes, tasks.items(), strict=True):
-    policy = owl.policy(ExpWeightsSelector(seed=1))
+    policy = owl.policy(ExpWeightsSelector(seed=1), trace=True)
     policy.reset()
     env = pendulum(angle)
     observation, _ = env.reset(seed=3)

@@ -146,7 +146,7 @@ for name, env in tasks.items():
 # wrong head leads to states that the right one has hardly seen, where its values are wrong, and so it looks like the wrong one.
 
 # %%
-policy = owl.policy(ExpWeightsSelector(seed=0))
+policy = owl.policy(ExpWeightsSelector(seed=0), trace=True)
 shown["OWL, not told"] = {name: watch(policy, angle) for name, angle in ANGLES.items()}
 for method, found in shown.items():
     print(f"{method:26}", {name: round(float(value)) for name, (value, _) in found.items()})

@@ -311,11 +311,25 @@ replay=TaskScopedReplay, tasks=['left', 'right'])
         visit is saved as it is: after loading, entering the same task again goes on with it.
         """
         self._refuse_unwrapped("save")
+        save_state(path, self.state_dict())
+
+    def state_dict(self) -> dict[str, Any]:
+        """What `save` writes, as one tree of tensors, arrays, numbers, strings, lists and dicts."""
         state = wrapper_state(self.learner, self.tasks, self._parts(), visit=self._open)
         if self._current is not None:
             record = state["tasks"][self._current]
             record["unfinished"], record["steps"] = self._own_state(), record["steps"] + self._guard.steps
-        save_state(path, state)
+        return state
+
+    def load_state_dict(self, state_dict: dict[str, Any], /) -> None:
+        """Put back what `state_dict` gave, the global generators included; all of it or nothing."""
+        self._refuse_inside("load_state_dict")
+        tasks = restore_wrapper(self.learner, state_dict, self._parts())
+        self.tasks.clear()
+        self.tasks.update(tasks)
+        self._activate(state_dict["active"])
+        self._open = state_dict.get("visit")
+        set_rng_state(state_dict["rng"])
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], learner: Any, **arguments: Any) -> OwlWrapper:
@@ -329,10 +343,7 @@ replay=TaskScopedReplay, tasks=['left', 'right'])
         state = load_state(path)
         owl = cls(learner, **arguments)
         try:
-            owl.tasks.update(restore_wrapper(owl.learner, state, owl._parts()))
-            owl._activate(state["active"])
-            owl._open = state.get("visit")
-            set_rng_state(state["rng"])
+            owl.load_state_dict(state)
         except BaseException:
             owl.unwrap()
             raise

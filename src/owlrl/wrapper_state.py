@@ -97,11 +97,8 @@ def wrapper_state(
 ) -> dict[str, Any]:
     """Everything a wrapper needs to go on, as one tree for `owlrl.checkpoint.save_state`.
 
-    Args:
-        learner: the learner, its networks bound.
-        tasks: what is known of each task.
-        parts: regularizer, replay, evidence and memory, by these names.
-        visit: the task whose visit has begun and not been ended.
+    ``parts`` are regularizer, replay, evidence and memory, by these names; ``visit`` is the task whose
+    visit has begun and not been ended.
 
     >>> import torch
     >>> from torch import nn

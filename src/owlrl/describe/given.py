@@ -96,8 +96,8 @@ def check_learner(learner: Any) -> None:
     Traceback (most recent call last):
     ...
     owlrl.errors.OwlTypeError: check_learner: object misses act, add_head, bind, consolidation, \
-finish_task, gamma, inputs, networks, optimizers, per_task, prepare, problems, replay, scaling, seed, \
-set_env, targets, td_errors, trial, unbind, values; describe a DQN with \
+finish_task, gamma, inputs, networks, optimizers, per_task, prepare, problems, record, replay, \
+reset_head, scaling, seed, set_env, targets, td_errors, trial, unbind, values; describe a DQN with \
 QLearner(q, target, optimizer, replay=...), an actor with critics with \
 ActorCriticLearner(Trained(actor, ...), [Trained(critic, ...)], ...), or write these as \
 owlrl.protocols.OffPolicyLearner says
@@ -220,7 +220,9 @@ def trial_problems(learner: OffPolicyLearner, rows: Transitions) -> list[str]:
     # (B,) or (B, *action shape)
     attempt("act", lambda: learner.act(rows.observation, index).reshape(count, -1), count, None)
     attempt("values", lambda: learner.values(rows.observation), heads, count)
-    attempt("td_errors", lambda: learner.td_errors(rows, np.arange(heads)), heads, count)
+    # of the active head alone: another may not have the row's action
+    active = np.array([next(iter(learner.networks.values())).pointer.head])
+    attempt("td_errors", lambda: learner.td_errors(rows, active), 1, count)
     try:
         contexts = learner.consolidation(rows)
     except Exception as error:

@@ -168,7 +168,7 @@ class ControlSession:
 
     def _parts(self) -> dict[str, Any]:
         own = {"replay": self.agent.replay, "evidence": self.evidence}
-        return {"regularizer": self._owl.regularizer, **own}
+        return {"regularizer": self._owl.regularizer, "memory": self._owl.memory, **own}
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write what acting needs to a file, atomically: networks, heads and evidence; no replay."""

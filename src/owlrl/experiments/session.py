@@ -182,9 +182,10 @@ class Session:
         self._exploration = dict(state_dict["exploration"])
 
     def _parts(self) -> dict[str, Any]:
-        guard = None if self._owl is None else self._owl.regularizer
         own = {"replay": self.agent.replay, "evidence": self.evidence}
-        return {"regularizer": guard, **own}
+        if self._owl is None:
+            return {"regularizer": None, "memory": None, **own}
+        return {"regularizer": self._owl.regularizer, "memory": self._owl.memory, **own}
 
     @contextmanager
     def _one_head(self, name: str) -> Iterator[None]:

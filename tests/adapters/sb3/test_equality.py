@@ -58,7 +58,7 @@ def test_one_task_equals_the_bare_model(kind, changes):
     bare.learn(120, reset_num_timesteps=False)
     model = any_model(kind, **changes)
     regularizer = EWCRegularizer(1e6) if kind in (DQN, SAC) else DistillationRegularizer(100.0)
-    owl = OwlWrapper(model, regularizer=regularizer, samples=50)
+    owl = OwlWrapper(model, regularizer=regularizer, memory_rows=64)
     with owl.task("only"):
         model.learn(200)
         model.learn(120, reset_num_timesteps=False)
@@ -137,7 +137,7 @@ def test_after_unwrapping_a_model_goes_on_as_the_bare_one_would(kind):
 def test_unwrapped_model_is_an_ordinary_one(kind, tmp_path):
     model = any_model(kind)
     before = (model.learning_starts, list(weights(model)), type(model))
-    owl = OwlWrapper(model, samples=50)
+    owl = OwlWrapper(model, memory_rows=64)
     with owl.task("a"):
         model.learn(40)
     with owl.task("b", env=other_env(model)):

@@ -76,7 +76,7 @@ def test_networks_targets_and_optimizers_grow_together(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_idle_heads_stay_as_they_are(kind):
     model = any_model(kind, policy_kwargs={"optimizer_kwargs": {"weight_decay": 0.1}})
-    owl = OwlWrapper(model, regularizer=EWCRegularizer(1.0), samples=30)
+    owl = OwlWrapper(model, regularizer=EWCRegularizer(1.0), memory_rows=64)
     with owl.task("a"):
         model.learn(40)
     heads = [p for n in owl.learner.networks.values() for p in n.head_parameters(0).values()]
@@ -94,7 +94,7 @@ def test_idle_heads_stay_as_they_are(kind):
 )
 def test_every_kind_of_observation(kind, observations):
     model = any_model(kind, observations=observations, learning_starts=8, batch_size=4, train_freq=4)
-    owl = two_tasks(model, steps=16, regularizer=DistillationRegularizer(1.0, batch_size=4), samples=8)
+    owl = two_tasks(model, steps=16, regularizer=DistillationRegularizer(1.0, batch_size=4), memory_rows=64)
     observation = Guess(observations=observations).reset(seed=1)[0]
     for task, head in (("a", 0), ("b", 1)):
         policy = owl.policy(OracleSelector(head))
@@ -121,7 +121,7 @@ def test_current_states_are_what_the_networks_are_called_with(kind):
 def test_td_errors_are_those_of_the_models_own_targets(kind):
     """Against the targets as Stable-Baselines3 writes them down, in its own units."""
     model = any_model(kind, env=None if kind is not DQN else Guess(ends=True))
-    owl = OwlWrapper(model, samples=60)
+    owl = OwlWrapper(model, memory_rows=64)
     with owl.task("a"):
         model.learn(80)
     rows = owl.replay.sample_distinct(40)
@@ -184,7 +184,7 @@ def test_forgetting_is_held_back():
 )
 def test_actor_and_critic_are_held_apart(strength, free, regularizer):
     model = actor_critic(TD3, learning_rate=1e-2)
-    owl = OwlWrapper(model, regularizer=regularizer(strength), samples=40)
+    owl = OwlWrapper(model, regularizer=regularizer(strength), memory_rows=64)
     with owl.task("a"):
         model.learn(60)
     trunks = {name: list(n.shared_parameters().values()) for name, n in owl.learner.networks.items()}

@@ -238,16 +238,24 @@ def test_other_kinds_of_buffers_are_named():
         OwlWrapper(model)
 
 
+def look(owl):
+    """What the wrapper does before a step: new rows go to the task's memory."""
+    rows = owl.replay.new_rows()
+    if rows is not None:
+        owl.memory[owl.current_task].add(rows)
+    return rows
+
+
 def test_new_rows_are_raw_and_come_once():
     env = VecNormalize(make_vec_env(lambda: Guess(ends=False), n_envs=2, seed=0))
     model = dqn(env=env, **COLLECT)
     owl = OwlWrapper(model)
     with owl.task("a"):
         model.learn(20)
-        first = owl.replay.new_rows()
-        assert owl.replay.new_rows() is None
+        first = look(owl)
+        assert look(owl) is None
         model.learn(12, reset_num_timesteps=False)
-        second = owl.replay.new_rows()
+        second = look(owl)
     assert (len(first), len(second)) == (20, 12)
     buffer = model.replay_buffer
     for rows, steps in ((first, slice(0, 10)), (second, slice(10, 16))):
@@ -276,7 +284,7 @@ def test_scaling_makes_of_raw_rows_what_the_model_sees(observations, monkeypatch
     owl = OwlWrapper(model)
     with owl.task("a"):
         model.learn(40)
-        raw = owl.replay.new_rows()
+        raw = look(owl)
     seen, scaling = owl.replay.sample_distinct(1_000), owl.learner.scaling()
     scaled = (raw.observation.double().numpy() - scaling.observation_mean) / scaling.observation_std
     if observations == "dict":
@@ -298,14 +306,14 @@ def test_kept_rows_are_not_new_and_those_a_model_came_with_are():
     owl = OwlWrapper(model)
     with owl.task("0"):
         model.learn(10, reset_num_timesteps=False)
-        assert len(owl.replay.new_rows()) == 25
+        assert len(look(owl)) == 25
     with owl.task("1", env=other_env(model)):
-        assert owl.replay.new_rows() is None
+        assert look(owl) is None
         model.learn(6)
     with owl.task("0"):
-        assert (len(owl.replay), owl.replay.new_rows()) == (25, None)
+        assert (len(owl.replay), look(owl)) == (25, None)
         model.learn(4)
-        assert len(owl.replay.new_rows()) == 4
+        assert len(look(owl)) == 4
     owl.replay.forget("0")
     assert list(owl.replay.state_dict()["kept"]) == ["1"]
     assert list(owl.replay.state_dict()["envs"]) == ["1"]
@@ -322,17 +330,17 @@ def test_a_lap_between_two_looks_is_counted(optimize):
     owl = OwlWrapper(model)
     with owl.task("a"):
         model.learn(15)
-        assert len(owl.replay.new_rows()) == 15
+        assert len(look(owl)) == 15
         model.learn(12, reset_num_timesteps=False)  # over the end of the ring
-        found = owl.replay.new_rows()
+        found = look(owl)
         assert (len(found), owl.replay.overruns) == (12, 0)
         assert np.array_equal(found.reward[-7:], model.replay_buffer.rewards[:7, 0])
         model.learn(31, reset_num_timesteps=False)
         with pytest.warns(UserWarning, match="from end to end between two looks"):
-            found = owl.replay.new_rows()
+            found = look(owl)
         assert (len(found), owl.replay.overruns) == (20 - optimize, 1)
         model.learn(31, reset_num_timesteps=False)
-        owl.replay.new_rows()  # said once
+        look(owl)  # said once
         assert owl.replay.overruns == 2
 
 
@@ -341,10 +349,10 @@ def test_a_buffer_that_is_loaded_in_a_task_is_new(tmp_path):
     owl = OwlWrapper(model)
     with owl.task("a"):
         model.learn(12)
-        assert len(owl.replay.new_rows()) == 12
+        assert len(look(owl)) == 12
         model.save_replay_buffer(tmp_path / "rows.pkl")
         model.load_replay_buffer(tmp_path / "rows.pkl")
-        assert len(owl.replay.new_rows()) == 12
+        assert len(look(owl)) == 12
 
 
 BATCH = 4
