@@ -51,13 +51,13 @@ CARTPOLES = {"cartpole": lambda: cartpole(False), "swapped": lambda: cartpole(Tr
 PENDULUMS = {"+90°": lambda: pendulum(90.0), "-90°": lambda: pendulum(-90.0)}
 
 
-def dqn(env: gymnasium.Env, seed: int) -> DQN:
+def dqn(env: gymnasium.Env, seed: int, *, buffer_size: int = 50_000) -> DQN:
     return DQN(
         "MlpPolicy",
         env,
         learning_rate=1e-3,
         batch_size=64,
-        buffer_size=50_000,
+        buffer_size=buffer_size,
         learning_starts=1_000,
         target_update_interval=10,
         tau=0.05,
