@@ -165,8 +165,8 @@ def run(case: str, seed: int) -> dict[str, Any]:
     owl, tasks, learn = CASES[case][0](seed)
     found: dict[str, Any] = {"case": case, "seed": seed, "tasks": {name: {} for name in tasks}}
 
-    def returns(task: str, **how: Any) -> Any:
-        return owl.evaluate(tasks[task](), episodes=EPISODES, seed=1_000, **how)
+    def returns(name: str, **how: Any) -> Any:
+        return owl.evaluate(tasks[name](), episodes=EPISODES, seed=1_000, **how)
 
     for task in tasks:
         learn(task)

@@ -934,3 +934,62 @@ def test_threads_may_act_beside_training():
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+# ------------------------------------------------------------------------------- deploying
+
+
+@pytest.mark.parametrize("kind", ["plain", "dueling"])
+def test_loaded_for_acting_it_needs_no_replay_optimizer_or_target(kind, tmp_path):
+    script = make_script(kind)
+    owl = OwlWrapper(script.learner(per_task={"epsilon": Epsilon()}), seed=0)
+    for name, env in TASKS.items():
+        with owl.task(name):
+            train(script, env)
+    owl.save(tmp_path / "state")
+    fresh = make_script(kind, seed=9)
+    learner = QLearner(fresh.q, None, None, gamma=0.5)
+    acting = OwlWrapper.load(tmp_path / "state", learner, acting=True, seed=0)
+    for name, env in TASKS.items():
+        before, after = (w.evaluate(env, true_task=name, seed=1) for w in (owl, acting))
+        assert np.array_equal(before.returns, after.returns) and after.found.all()
+    with pytest.raises(OwlStateError, match="to act only"), acting.task("third"):
+        pass
+    with pytest.raises(OwlValueError, match="no optimizer"):
+        OwlWrapper(QLearner(make_script(kind).q, None, None, gamma=0.5), replay=make_replay("scoped"))
+
+
+@pytest.mark.parametrize("kind", ["plain", "multihead"])
+def test_a_task_is_exported_as_a_program_without_owlrl(kind, tmp_path):
+    script = make_script(kind)
+    owl = OwlWrapper(script.learner())
+    for name, env in TASKS.items():
+        with owl.task(name):
+            train(script, env)
+    signs = torch.eye(SIZE)
+    for shift, name in enumerate(TASKS):
+        program = owl.export(name, np.zeros(SIZE, np.float32))
+        torch.export.save(program, tmp_path / f"{name}.pt2")
+        module = torch.export.load(tmp_path / f"{name}.pt2").module()
+        assert module(signs).tolist() == [(k + shift) % SIZE for k in range(SIZE)]
+        assert module(signs[:1]).shape == (1,)
+
+
+def test_evaluation_takes_an_id_and_looks_at_the_spaces_first():
+    script = make_script()
+    owl = OwlWrapper(script.learner())
+    with owl.task("a"):
+        train(script, Signs(0), 60)
+    with pytest.raises(OwlValueError) as caught:
+        owl.evaluate("Acrobot-v1")
+    assert "observations of shape (6,); expected (4,)" in str(caught.value)
+    assert "3 actions; expected 4" in str(caught.value)
+
+
+def test_a_learner_that_was_trained_before_says_which_head_its_first_task_takes():
+    script = make_script("plain")
+    script.replay.begin_task("before")
+    train(script, Signs(0), 60)
+    owl = OwlWrapper(script.learner())
+    with pytest.warns(UserWarning, match=r"goes on with the head it has.*owl\.adopt"), owl.task("same"):
+        train(script, Signs(0), 60)

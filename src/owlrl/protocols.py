@@ -280,6 +280,11 @@ class OffPolicyLearner(Protocol):
         ...
 
     @property
+    def pretrained(self) -> bool:
+        """Whether it was trained before it was wrapped: its first task goes on with the head it has."""
+        ...
+
+    @property
     def seed(self) -> int | None:
         """The seed that the learner was given, where it knows one: parts without a seed take it."""
         ...
@@ -342,8 +347,8 @@ class OffPolicyLearner(Protocol):
         """What network ``name`` is called with for ``rows``, raw or scaled as they are."""
         ...
 
-    def act(self, observation: Tensor, heads: Tensor) -> Tensor:
-        """Greedy actions (B,) or ``(B, *action shape)``, row ``b`` by head ``heads[b]``."""
+    def act(self, observation: Tensor, heads: Tensor | int) -> Tensor:
+        """Greedy actions (B,) or ``(B, *action shape)``, row ``b`` by ``heads[b]``, or all by one head."""
         ...
 
     def values(self, observation: Tensor) -> Tensor:

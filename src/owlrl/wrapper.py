@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any, Literal
 
+import torch
 from torch.optim import Optimizer
 
 from owlrl._arguments import Arguments
-from owlrl.acting.episodes import Evaluation, collect_rows, run_episodes
+from owlrl.acting.episodes import Evaluation, collect_rows, run_episodes, space_problems
+from owlrl.acting.export import export_policy
 from owlrl.acting.policy import AdaptivePolicy
 from owlrl.checkpoint import load_state, save_state, set_rng_state
 from owlrl.describe.given import (
@@ -57,6 +60,7 @@ class OwlWrapper:
         watch: called with the step and a dict of numbers (active head, drift of old heads, pull relative
             to the learner's gradient, rows in memory) every ``watch_every`` optimizer steps.
         watch_every: optimizer steps between two calls of ``watch``.
+        acting: only act, as after ``load(..., acting=True)``: the learner needs no replay and no optimizer.
 
     >>> import numpy as np, torch
     >>> from torch import nn
@@ -89,7 +93,9 @@ replay=TaskScopedReplay, tasks=['left', 'right'])
         seed: int | None = None,
         watch: Watcher | None = None,
         watch_every: int = 1_000,
+        acting: bool = False,
     ) -> None:
+        self.acting = acting
         self.learner = learner = as_learner(learner)
         check_learner(learner)
         arguments = Arguments("OwlWrapper")
@@ -103,9 +109,8 @@ replay=TaskScopedReplay, tasks=['left', 'right'])
         )
         self._check_parts(arguments, regularizer, evidence)
         arguments.check()
-        self.regularizer = (
-            DistillationRegularizer(seed=self.seed) if isinstance(regularizer, str) else regularizer
-        )
+        default = None if acting else DistillationRegularizer(seed=self.seed)
+        self.regularizer = default if acting or isinstance(regularizer, str) else regularizer
         self.evidence = ModelEvidence(seed=self.seed) if isinstance(evidence, str) else evidence
         self.memory = TaskMemories(self.memory_rows, max_bytes=self.max_bytes, seed=self.seed)
         self.tasks: dict[str, TaskRecord] = {}
@@ -119,7 +124,7 @@ replay=TaskScopedReplay, tasks=['left', 'right'])
         learner.bind()
         attached: list[Optimizer] = []
         try:
-            raise_problems("OwlWrapper", check_bound(learner))
+            raise_problems("OwlWrapper", [] if self.acting else check_bound(learner))
             if self._pointer.owner is not None:
                 raise OwlStateError(
                     "OwlWrapper: these networks are wrapped already; unwrap() the first wrapper"
@@ -162,6 +167,13 @@ replay=TaskScopedReplay, tasks=['left', 'right'])
         self._check_entry(name, num_actions)
         if env is not None:
             self.learner.set_env(env)
+        if not self.tasks and self.learner.pretrained:
+            warnings.warn(
+                f"OwlWrapper: the learner was trained before it was wrapped, and task {name!r} goes on with "
+                "the head it has. If that was another task, adopt it first: owl.adopt(its_name, env=...)",
+                UserWarning,
+                stacklevel=3,
+            )
         record = self._record(name, num_actions)
         before, own_before = self._pointer.head, self._own_state()
         try:
@@ -283,18 +295,34 @@ replay=TaskScopedReplay, tasks=['left', 'right'])
         elif selector is None and self.evidence is not None:
             selector = ExpWeightsSelector(seed=self.seed if seed is None else seed)
         policy = self.policy(selector)
+        env = as_env(env)
+        heads = [record.head for name, record in self.tasks.items() if record.visits and task in (None, name)]
+        most = max(self._num_outputs(head) for head in heads)
+        raise_problems("OwlWrapper.evaluate", space_problems(env, self.replay, most))
         if task is not None:
             policy.evidence = None  # there is nothing to find out
         with nullcontext() if task is None else self.use(task):
             return run_episodes(
                 policy,
-                as_env(env),
+                env,
                 episodes=episodes,
                 seed=seed,
                 max_steps=max_steps,
                 keep_evidence=keep_evidence,
                 true_task=true_task,
             )
+
+    def export(self, task: str, observation: Any) -> torch.export.ExportedProgram:
+        """The greedy policy of one task as a program without owlrl (`torch.export`).
+
+        It takes a batch of observations, of any number, and gives their actions.
+
+        Args:
+            task: a task that was learned.
+            observation: one observation of it, for shape and dtype.
+        """
+        self._refuse_unwrapped("export")
+        return export_policy(self.learner, self._learned(task).head, observation)
 
     def numbers(self) -> dict[str, float]:
         """What ``watch`` is called with: active head, tasks, rows and bytes in memory, the regularizer's."""
@@ -324,7 +352,7 @@ replay=TaskScopedReplay, tasks=['left', 'right'])
     def load_state_dict(self, state_dict: dict[str, Any], /) -> None:
         """Put back what `state_dict` gave, the global generators included; all of it or nothing."""
         self._refuse_inside("load_state_dict")
-        tasks = restore_wrapper(self.learner, state_dict, self._parts())
+        tasks = restore_wrapper(self.learner, state_dict, self._parts(), acting=self.acting)
         self.tasks.clear()
         self.tasks.update(tasks)
         self._activate(state_dict["active"])
@@ -334,6 +362,9 @@ replay=TaskScopedReplay, tasks=['left', 'right'])
     @classmethod
     def load(cls, path: str | os.PathLike[str], learner: Any, **arguments: Any) -> OwlWrapper:
         """Wrap ``learner``, built as it was before its first wrap, and put everything back.
+
+        With ``acting=True`` only what acting needs: networks, heads and evidence. The learner then needs
+        neither replay nor optimizer nor target, e.g. ``QLearner(q, None, None)``.
 
         Args:
             path: a file that `save` wrote.
@@ -387,6 +418,10 @@ replay=TaskScopedReplay, tasks=['left', 'right'])
 
     def _check_parts(self, arguments: Arguments, regularizer: object, evidence: object) -> None:
         """Note what is wrong with the replay and with the parts that were given."""
+        if self.acting:
+            return
+        if not self.learner.optimizers:
+            arguments.problem("the learner has no optimizer; pass it, or acting=True to load and act only")
         if self.replay is None:
             arguments.problem(
                 "there is no replay; pass replay= here or to the learner, the one your loop writes to"
@@ -406,6 +441,10 @@ replay=TaskScopedReplay, tasks=['left', 'right'])
             )
 
     def _check_entry(self, name: str, num_actions: int | None) -> None:
+        if self.acting:
+            raise OwlStateError(
+                f"OwlWrapper.task({name!r}): this was loaded to act only; load it without acting=True"
+            )
         if not isinstance(name, str) or not name:
             raise OwlTypeError(
                 f"OwlWrapper.task: the name is {name!r}; expected a non-empty str, e.g. str({name!r})"
@@ -533,6 +572,8 @@ replay=TaskScopedReplay, tasks=['left', 'right'])
                     parameter.grad = None
 
     def _parts(self) -> dict[str, Stateful | None]:
+        if self.acting:
+            return {"evidence": self.evidence}
         return {
             "regularizer": self.regularizer,
             "replay": self.replay,

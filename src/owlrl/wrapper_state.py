@@ -359,7 +359,7 @@ def _part_problems(
         "per_task": learner.per_task,
     }
     for group, items in groups.items():
-        if set(items) != set(state[group]) and not (acting and group == "optimizers"):
+        if set(items) != set(state[group]) and not (acting and group != "networks"):
             found.append(f"the learner's {group} are {sorted(items)}, but {list(state[group])} were saved")
     if not found and not acting and _kinds(learner) != state["kinds"]:
         found.append(f"the optimizers are {_kinds(learner)}, but {state['kinds']} were saved")

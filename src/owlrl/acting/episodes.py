@@ -14,7 +14,7 @@ from owlrl.errors import OwlValueError
 from owlrl.protocols import OffPolicyLearner
 from owlrl.types import Transitions
 
-__all__ = ["EpisodePolicy", "Evaluation", "collect_rows", "run_episodes"]
+__all__ = ["EpisodePolicy", "Evaluation", "collect_rows", "run_episodes", "space_problems"]
 
 
 class EpisodePolicy(Protocol):
@@ -183,6 +183,32 @@ def _one_step(policy: EpisodePolicy, stepper: Stepper) -> Steps:
 
 def _first(batch: Any) -> Any:
     return {key: part[0] for key, part in batch.items()} if isinstance(batch, dict) else batch[0]
+
+
+def space_problems(env: Any, replay: Any, num_actions: int) -> list[str]:
+    """What tells the spaces of ``env`` from those that ``replay`` was filled in, as far as it knows them.
+
+    >>> import gymnasium
+    >>> from owlrl import TaskScopedReplay
+    >>> from owlrl.acting.episodes import space_problems
+    >>> replay = TaskScopedReplay.for_env(gymnasium.make("CartPole-v1"), 10)
+    >>> space_problems(gymnasium.make("Acrobot-v1"), replay, 2)
+    ['env has observations of shape (6,); expected (4,), as in training']
+    """
+    seen, acted = (
+        getattr(env, f"single_{name}_space", getattr(env, f"{name}_space", None))
+        for name in ("observation", "action")
+    )
+    found = []
+    shape, box = getattr(replay, "observation_shape", None), getattr(replay, "action_shape", None)
+    own, width, count = getattr(seen, "shape", None), getattr(acted, "shape", None), getattr(acted, "n", None)
+    if shape is not None and own is not None and tuple(own) != tuple(shape):
+        found.append(f"env has observations of shape {own}; expected {tuple(shape)}, as in training")
+    if count is not None and int(count) < num_actions:
+        found.append(f"env has {count} actions; expected {num_actions}, as many as the heads have")
+    if count is None and box and width not in (None, tuple(box)):
+        found.append(f"env has actions of shape {width}; expected {tuple(box)}, as in training")
+    return found
 
 
 class _Log:

@@ -67,7 +67,7 @@ class DescribedLearner(ABC):
     @property
     def optimizers(self) -> dict[str, Optimizer]:
         """The optimizer of each network, under the network's name."""
-        return {name: part.optimizer for name, part in self._trained.items()}
+        return {name: p.optimizer for name, p in self._trained.items() if p.optimizer is not None}
 
     @property
     def seed(self) -> int | None:
@@ -77,7 +77,7 @@ class DescribedLearner(ABC):
     @property
     def pretrained(self) -> bool:
         """Whether some optimizer has made steps already (as far as its state tells)."""
-        return any(bool(part.optimizer.state) for part in self._trained.values())
+        return any(bool(optimizer.state) for optimizer in self.optimizers.values())
 
     def scaling(self) -> Any:
         """None: networks see rows as ``preprocess`` makes them."""
@@ -162,8 +162,8 @@ class DescribedLearner(ABC):
         """What network ``name`` is called with for these rows."""
 
     @abstractmethod
-    def act(self, observation: Tensor, heads: Tensor) -> Tensor:
-        """Greedy actions, row ``b`` by head ``heads[b]``."""
+    def act(self, observation: Tensor, heads: Tensor | int) -> Tensor:
+        """Greedy actions, row ``b`` by head ``heads[b]``, or all by one head."""
 
     @abstractmethod
     def values(self, observation: Tensor) -> Tensor:
@@ -273,6 +273,13 @@ class DescribedLearner(ABC):
                     "load_state_dict that is not an optimizer (those grow with the heads)"
                 )
         return found
+
+
+def answer(network: MultiHead, heads: Tensor | int, *inputs: Tensor) -> Tensor:
+    """Outputs (B, A), row ``b`` by head ``heads[b]``, or all by one head."""
+    if isinstance(heads, int):
+        return network(*inputs, head=heads)
+    return network.per_row(*inputs, heads=heads.to(inputs[0].device))
 
 
 @contextmanager

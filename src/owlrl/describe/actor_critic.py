@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from owlrl.describe._base import DescribedLearner, Preprocess
+from owlrl.describe._base import DescribedLearner, Preprocess, answer
 from owlrl.describe.outputs import (
     CriticOutput,
     Deterministic,
@@ -165,12 +165,11 @@ class ActorCriticLearner(DescribedLearner):
             return self.temperature.of_head(head)
         return float(self.temperature or 0.0)
 
-    def act(self, observation: Tensor, heads: Tensor) -> Tensor:
-        """Greedy actions (B, A), row ``b`` by head ``heads[b]``."""
+    def act(self, observation: Tensor, heads: Tensor | int) -> Tensor:
+        """Greedy actions (B, A), row ``b`` by head ``heads[b]``, or all by one head."""
         actor = self._trained["actor"].heads
         with torch.no_grad(), eval_mode(actor.module):
-            x = self.prepare(observation)
-            return self._distribution.greedy(actor.per_row(x, heads=heads.to(x.device)))
+            return self._distribution.greedy(answer(actor, heads, self.prepare(observation)))
 
     def values(self, observation: Tensor) -> Tensor:
         """The value of every head's greedy action, the least among its critics, (H, B)."""

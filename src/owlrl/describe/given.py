@@ -59,12 +59,14 @@ def as_learner(item: Any) -> OffPolicyLearner:
 
 
 def as_env(env: Any) -> Any:
-    """A library's own kind of environment in Gymnasium's interface; any other as it is.
+    """A library's own kind of environment in Gymnasium's interface, or one made from its id; else as it is.
 
     >>> from owlrl.describe.given import as_env
-    >>> as_env("no environment")
-    'no environment'
+    >>> as_env("CartPole-v1").spec.id
+    'CartPole-v1'
     """
+    if isinstance(env, str):
+        return import_module("gymnasium").make(env)
     adapter = _adapter(env)
     return env if adapter is None else adapter.adapt_env(env)
 
@@ -96,8 +98,8 @@ def check_learner(learner: Any) -> None:
     Traceback (most recent call last):
     ...
     owlrl.errors.OwlTypeError: check_learner: object misses act, add_head, bind, consolidation, \
-finish_task, gamma, inputs, networks, optimizers, per_task, prepare, problems, record, replay, \
-reset_head, scaling, seed, set_env, targets, td_errors, trial, unbind, values; describe a DQN with \
+finish_task, gamma, inputs, networks, optimizers, per_task, prepare, pretrained, problems, record, \
+replay, reset_head, scaling, seed, set_env, targets, td_errors, trial, unbind, values; describe a DQN with \
 QLearner(q, target, optimizer, replay=...), an actor with critics with \
 ActorCriticLearner(Trained(actor, ...), [Trained(critic, ...)], ...), or write these as \
 owlrl.protocols.OffPolicyLearner says

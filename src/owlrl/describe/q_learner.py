@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from owlrl._arguments import Arguments
-from owlrl.describe._base import DescribedLearner, Preprocess
+from owlrl.describe._base import DescribedLearner, Preprocess, answer
 from owlrl.describe.trained import Trained, ownership_problems
 from owlrl.heads.modes import eval_mode, probing
 from owlrl.protocols import Consolidation, Stateful
@@ -102,11 +102,11 @@ class QLearner(DescribedLearner):
         """The prepared observations."""
         return (self.prepare(rows.observation),)
 
-    def act(self, observation: Tensor, heads: Tensor) -> Tensor:
-        """Greedy actions (B,), row ``b`` by head ``heads[b]``."""
+    def act(self, observation: Tensor, heads: Tensor | int) -> Tensor:
+        """Greedy actions (B,), row ``b`` by head ``heads[b]``, or all by one head."""
         network = self._first.heads
         with torch.no_grad(), eval_mode(network.module):
-            return network.per_row(self.prepare(observation), heads=heads).argmax(-1)
+            return answer(network, heads, self.prepare(observation)).argmax(-1)
 
     def values(self, observation: Tensor) -> Tensor:
         """The greedy value of every head, (H, B)."""

@@ -38,7 +38,8 @@ class Trained:
 
     Args:
         network: the network that is trained.
-        optimizer: what trains it; several networks may share one.
+        optimizer: what trains it; several networks may share one. None where it only acts
+            (``OwlWrapper.load(..., acting=True)``).
         target: its target network, or None.
         layers: names of its output layers, where they are not found by themselves.
         call: ``call(network, *inputs)``, where the plain call is not what is to be asked (an actor that
@@ -60,7 +61,7 @@ class Trained:
     def __init__(
         self,
         network: nn.Module,
-        optimizer: Optimizer,
+        optimizer: Optimizer | None,
         target: nn.Module | None = None,
         *,
         layers: Sequence[str] | None = None,
@@ -158,7 +159,8 @@ class Trained:
         """Let a head start over, with the target's equal and without optimizer state."""
         self.heads.reset_head(head, init=self.init)
         for parameter in self.heads.head_parameters(head).values():
-            self.optimizer.state.pop(parameter, None)
+            if self.optimizer is not None:
+                self.optimizer.state.pop(parameter, None)
         self._copy_to_target(head)
 
     def _copy_to_target(self, head: int) -> None:
@@ -174,8 +176,7 @@ class Trained:
     ) -> Trained:
         """A copy that has two heads, to try things with that must not touch the network itself."""
         network, target = copy.deepcopy(self.network, memo), copy.deepcopy(self.target, memo)
-        nobody: Any = None  # no optimizer grows with a copy
-        twin = Trained(network, nobody, target, call=self.call, output=self.output, init="zero")
+        twin = Trained(network, None, target, call=self.call, output=self.output, init="zero")
         twin.bind(layers, pointer, join=join)
         while twin.heads.num_heads < 2:
             twin.add_head()
@@ -184,7 +185,7 @@ class Trained:
     def problems(self, name: str) -> list[str]:
         """What is wrong with the description of the network that is called ``name``."""
         found = []
-        if not isinstance(self.optimizer, Optimizer):
+        if not isinstance(self.optimizer, Optimizer | None):
             found.append(f"{name}'s optimizer is {kind_of(self.optimizer)}; expected a torch.optim.Optimizer")
         if self.call is not None and not callable(self.call):
             found.append(f"{name}'s call is {self.call!r}; expected a function of the network and its inputs")

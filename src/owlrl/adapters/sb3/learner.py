@@ -228,12 +228,12 @@ class SB3Learner:
         """What network ``name`` is called with: observations, for a critic actions too."""
         return self._inner.inputs(name, rows)
 
-    def act(self, observation: Tensor, heads: Tensor) -> Tensor:
-        """Greedy actions in the environment's units, row ``b`` by head ``heads[b]``."""
+    def act(self, observation: Tensor, heads: Tensor | int) -> Tensor:
+        """Greedy actions in the environment's units, row ``b`` by head ``heads[b]``, or all by one head."""
         actions = self._inner.act(observation, heads)
         if actions_in(self.model.action_space) is not None:
             return actions
-        return actions.reshape(len(actions), *self.model.action_space.shape)
+        return actions.reshape(actions.shape[0], *self.model.action_space.shape)
 
     def values(self, observation: Tensor) -> Tensor:
         """The greedy value of every head, (H, B)."""
