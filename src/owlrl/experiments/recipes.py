@@ -65,11 +65,11 @@ def _ewc_on_loss(strength: Strength, seed: int) -> Regularizer:
 
 
 def _current(strength: Strength, seed: int) -> Regularizer:
-    return DistillationRegularizer(strength, states="current", seed=seed)
+    return DistillationRegularizer(strength, states="current", batch_size=128, seed=seed)
 
 
 def _memory(strength: Strength, seed: int) -> Regularizer:
-    return DistillationRegularizer(strength, every=4, seed=seed)
+    return DistillationRegularizer(strength, every=4, batch_size=128, seed=seed)
 
 
 def _two_layers(features: int, actions: int) -> nn.Module:

@@ -32,8 +32,8 @@ __all__ = ["DistillationRegularizer", "distillation_loss", "output_spread"]
 
 CHUNK = 1024  # rows answered at once
 MOST_TASKS = 16  # that one batch is drawn from
-PULL = 3.0  # norm of the pull over the learner's gradient, per spread of drift
-MOST_PULL = 10.0  # and at most
+PULL = 10.0  # norm of the pull over that of the learner's gradient, per spread of drift
+MOST_PULL = 30.0  # and at most
 AVERAGED = 0.02  # of a new gradient norm in the running mean
 NOTED = 8  # every so many comparisons the drift of each task is noted
 DRIFTED = 1.0  # spreads: so far from its answers, a head chooses other actions
@@ -135,8 +135,8 @@ class DistillationRegularizer(Regularizer):
         states: "memory" or "current".
         memory_size: rows kept per task where there is no memory.
         batch_size: rows compared at a time, in total.
-        every: with `attach`, compare at every such step only, and pull that many times as hard: cheaper, and
-            the same on average.
+        every: with `attach`, compare at every such step only, and pull that many times as hard: cheaper, but
+            Adam takes rare large gradients for less than frequent small ones.
         seed: of the generator that draws them.
 
     >>> import torch
@@ -162,8 +162,8 @@ class DistillationRegularizer(Regularizer):
         *,
         states: Literal["memory", "current"] = "memory",
         memory_size: int = 5_000,
-        batch_size: int = 128,
-        every: int = 4,
+        batch_size: int = 32,
+        every: int = 1,
         seed: int | None = None,
     ) -> None:
         arguments = Arguments("DistillationRegularizer")
