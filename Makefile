@@ -14,7 +14,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test slow lint format docs wheel bench faults clean
+.PHONY: help demo test slow gpu lint format docs wheel bench faults clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,6 +37,9 @@ test: $(STAMP) ## run the tests, the doctests and the README's code; with COVERA
 
 slow: $(STAMP) ## run the tests that take minutes
 	$(BIN)/python -m pytest -m slow
+
+gpu: $(STAMP) ## run the tests that need a CUDA device
+	$(BIN)/python -m pytest -m gpu tests/test_devices.py
 
 lint: $(STAMP) ## check style, formatting and types
 	$(BIN)/ruff check .

@@ -1,0 +1,108 @@
+"""Networks on another device than the memory; `make gpu` runs the marked tests where there is a GPU."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from owlrl import MultiHeadQ, OwlWrapper, QLearner, TaskScopedReplay
+from owlrl.checkpoint import load_state
+from owlrl.learners import DQN, SAC
+from tests.own_actor_critic import Push
+from tests.own_dqn import SIZE, Signs
+
+
+def make(device: str) -> tuple[MultiHeadQ, torch.optim.Optimizer, TaskScopedReplay, QLearner]:
+    torch.manual_seed(0)
+    q = MultiHeadQ(nn.Sequential(nn.Linear(SIZE, 32), nn.ReLU()), 32, SIZE).to(device)
+    optimizer, replay = (
+        torch.optim.Adam(q.parameters(), lr=3e-3),
+        TaskScopedReplay.for_env(Signs(), 500, seed=0),
+    )
+    return q, optimizer, replay, QLearner(q, copy.deepcopy(q), optimizer, replay=replay)
+
+
+def learn(owl: OwlWrapper, q, optimizer, replay, name: str, shift: int, device: str) -> None:
+    rng = np.random.default_rng(shift)
+    with owl.task(name):
+        for step in range(300):
+            sign, action = rng.integers(SIZE), int(rng.integers(SIZE))
+            seen = np.eye(SIZE, dtype=np.float32)[sign]
+            replay.add(seen, action, float(action == (sign + shift) % SIZE), seen, True, False)
+            if step < 32:
+                continue
+            batch = replay.sample(32).to(device)
+            values = q(batch.observation).gather(1, batch.action[:, None])[:, 0]
+            loss = (values - batch.reward).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+
+def both_tasks(device: str) -> OwlWrapper:
+    q, optimizer, replay, learner = make(device)
+    owl = OwlWrapper(learner, seed=0)
+    for shift, name in enumerate(("same", "next")):
+        learn(owl, q, optimizer, replay, name, shift, device)
+    return owl
+
+
+def test_a_saved_state_knows_no_device(tmp_path):
+    both_tasks("cpu").save(tmp_path / "state")
+
+    def tensors(tree):
+        if isinstance(tree, torch.Tensor):
+            yield tree
+        elif isinstance(tree, dict | list):
+            for item in tree.values() if isinstance(tree, dict) else tree:
+                yield from tensors(item)
+
+    found = list(tensors(load_state(tmp_path / "state")))
+    assert found and {tensor.device.type for tensor in found} == {"cpu"}
+    loaded = OwlWrapper.load(tmp_path / "state", make("cpu")[3], seed=0)
+    assert loaded.evaluate(Signs(1), task="next", seed=0).mean_return == 8.0
+
+
+@pytest.fixture
+def cuda() -> str:
+    if not torch.cuda.is_available():
+        pytest.fail("make gpu needs a CUDA device, and torch sees none here")
+    return "cuda"
+
+
+@pytest.mark.gpu
+def test_tasks_are_learned_kept_and_found_on_a_gpu(cuda):
+    owl = both_tasks(cuda)
+    for shift, name in enumerate(("same", "next")):
+        assert owl.evaluate(Signs(shift), task=name, seed=0).mean_return == 8.0
+        assert owl.evaluate(Signs(shift), true_task=name, seed=0).found.mean() > 0.9
+    assert owl.memory["same"].rows(4).observation.device.type == "cpu"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("of", "to"), [("cuda", "cpu"), ("cpu", "cuda")])
+def test_a_state_goes_from_one_device_to_another(cuda, of, to, tmp_path):
+    owl = both_tasks(of)
+    owl.save(tmp_path / "state")
+    q, optimizer, replay, learner = make(to)
+    loaded = OwlWrapper.load(tmp_path / "state", learner, seed=0)
+    assert loaded.evaluate(Signs(0), task="same", seed=0).mean_return == 8.0
+    learn(loaded, q, optimizer, replay, "third", 2, to)
+    assert loaded.evaluate(Signs(0), task="same", seed=0).mean_return == 8.0
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "make_agent", [lambda d: DQN(Signs(), seed=0, device=d), lambda d: SAC(Push(), seed=0, device=d)]
+)
+def test_reference_learners_run_on_a_gpu(cuda, make_agent):
+    agent = make_agent(cuda)
+    owl = OwlWrapper(agent)
+    for name in ("a", "b"):
+        with owl.task(name, env=agent.env):
+            agent.learn(700)
+    assert owl.tasks["b"].steps > 0
