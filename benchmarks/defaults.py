@@ -75,6 +75,14 @@ def pendulums(factor: float = 1.0) -> Tasks:
     return {"+90°": lambda: make(90.0), "-90°": lambda: make(-90.0)}
 
 
+def side_by_side(tasks: Tasks) -> Tasks:
+    """The same tasks as they are evaluated: one episode in each of many copies."""
+    return {
+        name: lambda make=make: gymnasium.vector.SyncVectorEnv([make] * EPISODES)
+        for name, make in tasks.items()
+    }
+
+
 def grid(name: str, frames: int, seed: int, **arguments: Any) -> tuple[OwlWrapper, Tasks, Learn]:
     tables = {task: spec.table() for task, spec in task_set(name, **arguments).items()}
     training = {task: TabulatedVectorEnv(table, 32) for task, table in tables.items()}
@@ -114,7 +122,7 @@ def sb3(kind: str, tasks: Tasks, steps: int, seed: int, **changes: Any) -> tuple
         with owl.task(task, env=tasks[task]()):
             model.learn(steps)
 
-    return owl, tasks, learn
+    return owl, side_by_side(tasks), learn
 
 
 def script(seed: int) -> tuple[OwlWrapper, Tasks, Learn]:
@@ -135,7 +143,7 @@ def script(seed: int) -> tuple[OwlWrapper, Tasks, Learn]:
         with owl.task(task):
             own.train(args, tasks[task](), q, target, optimizer, buffer)
 
-    return owl, tasks, learn
+    return owl, side_by_side(tasks), learn
 
 
 # name: what is built from a seed, and the best return per task, where one is known
