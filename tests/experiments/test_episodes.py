@@ -80,15 +80,17 @@ def test_greedy_success_equals_an_episode_of_the_told_head(session):
     assert solved == [True, True]
 
 
-def test_greedy_success_changes_no_mode(session):
-    session.agent.q.train()
+def test_greedy_success_changes_no_mode():
+    session = Session(tiny(method="owl-dropout-0.1"))
+    q, table = session.agent.q, session.tables[LEFT]
+    q.train()
     before = torch.get_rng_state()
-    greedy_success(session.agent.q, 0, session.tables[LEFT])
-    assert session.agent.q.training
-    assert torch.equal(before, torch.get_rng_state())
-    with eval_mode(session.agent.q):
-        greedy_success(session.agent.q, 0, session.tables[LEFT])
-        assert not session.agent.q.training
+    greedy_success(q, 0, table)
+    assert q.training
+    assert torch.equal(before, torch.get_rng_state())  # nothing was dropped
+    with eval_mode(q):
+        greedy_success(q, 0, table)
+        assert not q.training
 
 
 def test_a_policy_that_never_ends_fails(session):

@@ -2,15 +2,18 @@ from __future__ import annotations
 
 import base64
 import re
+import shlex
 from html.parser import HTMLParser
 
 import pytest
 
+from owlrl import cli
 from owlrl.cli import main
 from owlrl.errors import OwlStateError, OwlValueError
-from owlrl.experiments import Result, Run, run_experiment, write_report, write_result
+from owlrl.experiments import Result, Run, run_experiment, study_runs, write_report, write_result
 from owlrl.experiments import _optional as optional_module
 from owlrl.experiments import report as module
+from owlrl.experiments.report import commands_for, train_command
 from tests.experiments.helpers import evaluation, result, score, tiny, training
 from tests.experiments.test_plots import trace
 
@@ -213,3 +216,43 @@ def test_the_page_loads_nothing(runs, tmp_path):
     assert Page(text).kinds() == (1, 0)
     assert "default-src 'none'" in text
     assert not re.search(r"https?://|<script|<link|@import|url\(", text)
+
+
+ASKED = [
+    Run(),
+    Run("crossroads-4", arguments={"breadcrumbs": True, "length": 2}, seed=3, frames=7, method="owl"),
+    Run(
+        "owlrl/SimpleCrossing-v0:3,7",
+        rounds=2,
+        learner="paper",
+        overrides={"n_step": 3, "epsilon": [1.0, 0.1]},
+    ),
+    Run("SC3", strength=2.5, policies=("oracle", "hedge+td"), episodes=4, consecutive=3, unseen=("S9N1:2",)),
+]
+
+
+@pytest.mark.parametrize("run", ASKED, ids=lambda run: run.id)
+def test_the_command_asks_for_the_very_same_run(run):
+    words = shlex.split(train_command(run))
+    assert words[:2] == ["owlrl", "train"]
+    assert cli._parse(words[1:]).run() == run
+
+
+@pytest.mark.parametrize("run", [tiny(frames_by_task={"crossroads-0": 5}), Run("owlrl/Pendulum-v0:90,-90")])
+def test_what_the_command_has_no_option_for_is_python(monkeypatch, run):
+    python, flag, code = shlex.split(train_command(run))
+    assert (python, flag) == ("python", "-c")
+    asked = []
+    monkeypatch.setattr("owlrl.experiments.run_experiment", asked.append)
+    monkeypatch.setattr("owlrl.experiments.write_result", lambda directory, result: None)
+    exec(code, {})
+    assert asked == [run]
+
+
+def test_whole_studies_are_one_command():
+    two = study_runs("sc3", seeds=2)
+    assert commands_for(two) == ["owlrl reproduce sc3 --seeds 2"]
+    assert commands_for([*two, ASKED[1]])[1:] == [train_command(ASKED[1])]
+    lone = study_runs("sc3", seeds=3)[-1]  # of a third seed that is not complete
+    assert commands_for([*two, lone]) == ["owlrl reproduce sc3 --seeds 2", train_command(lone)]
+    assert commands_for([]) == []

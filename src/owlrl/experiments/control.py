@@ -158,17 +158,12 @@ class ControlSession:
 
     def state_dict(self) -> dict[str, Any]:
         """All that it takes to go on learning with the next task, bit for bit."""
-        learner = wrapper_state(self.learner, self._owl.tasks, self._parts())
-        return {"learner": learner, "heads": dict(self.heads)}
+        return {"learner": self._owl.state_dict(), "heads": dict(self.heads)}
 
     def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:
         """Go on from what ``state_dict`` gave; for a session that is new."""
-        self._owl.tasks.update(restore_wrapper(self.learner, state_dict["learner"], self._parts()))
+        self._owl.load_state_dict(state_dict["learner"])
         self.heads = dict(state_dict["heads"])
-
-    def _parts(self) -> dict[str, Any]:
-        own = {"replay": self.agent.replay, "evidence": self.evidence}
-        return {"regularizer": self._owl.regularizer, "memory": self._owl.memory, **own}
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write what acting needs to a file, atomically: networks, heads and evidence; no replay."""

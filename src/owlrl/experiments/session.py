@@ -164,9 +164,11 @@ class Session:
 
     def state_dict(self) -> dict[str, Any]:
         """All that it takes to go on learning with the next task, bit for bit."""
-        records = {} if self._owl is None else self._owl.tasks
+        alone = {"replay": self.agent.replay}  # of a learner that is not wrapped
         return {
-            "learner": wrapper_state(self.learner, records, self._parts()),
+            "learner": wrapper_state(self.learner, {}, alone)
+            if self._owl is None
+            else self._owl.state_dict(),
             "heads": dict(self.heads),
             "visits": dict(self._visits),
             "exploration": dict(self._exploration),
@@ -174,18 +176,13 @@ class Session:
 
     def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:
         """Go on from what ``state_dict`` gave; for a session that is new."""
-        records = restore_wrapper(self.learner, state_dict["learner"], self._parts())
-        if self._owl is not None:
-            self._owl.tasks.update(records)
+        if self._owl is None:
+            restore_wrapper(self.learner, state_dict["learner"], {"replay": self.agent.replay})
+        else:
+            self._owl.load_state_dict(state_dict["learner"])
         self.heads = dict(state_dict["heads"])
         self._visits = dict(state_dict["visits"])
         self._exploration = dict(state_dict["exploration"])
-
-    def _parts(self) -> dict[str, Any]:
-        own = {"replay": self.agent.replay, "evidence": self.evidence}
-        if self._owl is None:
-            return {"regularizer": None, "memory": None, **own}
-        return {"regularizer": self._owl.regularizer, "memory": self._owl.memory, **own}
 
     @contextmanager
     def _one_head(self, name: str) -> Iterator[None]:
