@@ -99,7 +99,7 @@ def test_evaluation_is_normalised_as_the_task_that_is_learned():
 def test_a_checkpoint_of_the_middle_of_a_task_can_be_taken_back(tmp_path):
     """The way back after a crash: the last file of the wrapper, the task, the checkpoint."""
     model = dqn()
-    owl = OwlWrapper(model)
+    owl = OwlWrapper(model, regularizer=None)
     with owl.task("a"):
         model.learn(30)
     owl.save(tmp_path / "owl.safetensors")
@@ -108,7 +108,7 @@ def test_a_checkpoint_of_the_middle_of_a_task_can_be_taken_back(tmp_path):
         model.learn(41, callback=callback)
         raise KeyboardInterrupt
     fresh = dqn()
-    again = OwlWrapper.load(tmp_path / "owl.safetensors", fresh)
+    again = OwlWrapper.load(tmp_path / "owl.safetensors", fresh, regularizer=None)
     with again.task("b", env=Guess(sign=-1)):
         fresh.set_parameters(tmp_path / "rl_model_40_steps.zip")
         fresh.load_replay_buffer(tmp_path / "rl_model_replay_buffer_40_steps.pkl")
