@@ -155,7 +155,11 @@ class Regularizer(Stateful, Protocol):
 
 @runtime_checkable
 class TaskReplay(Stateful, Protocol):
-    """A replay that knows which task its rows belong to."""
+    """A replay that knows which task its rows belong to.
+
+    When a visit that was interrupted goes on, `begin_task` is not called. A replay that has to know of it
+    has a method ``resume_task(task)``, which is called instead.
+    """
 
     def begin_task(self, task: str) -> None:
         """Make the replay ready for rows of ``task``."""

@@ -181,7 +181,7 @@ replay=TaskScopedReplay, tasks=['left', 'right'])
             yield record
             self._finish(name, record)
         except BaseException:
-            if self._open == name:
+            if self._current == self._open == name:
                 record.unfinished = self._own_state()
             self._activate(before)
             self._load_own(own_before)
@@ -494,6 +494,8 @@ replay=TaskScopedReplay, tasks=['left', 'right'])
         if not goes_on:
             self.replay.begin_task(name)
             self.memory.open(name)
+        elif hasattr(self.replay, "resume_task"):  # of those that need to be told
+            self.replay.resume_task(name)
         self._activate(record.head)  # first: what is loaded is this head's
         self._load_own(record.unfinished if goes_on and record.unfinished else record.own or self._initial)
         self._guard.begin(name)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,7 @@ from gymnasium import spaces
 from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
 
 from owlrl import DistillationRegularizer, OwlWrapper, check_learner
-from owlrl.adapters.buffers import BufferReplay
+from owlrl.adapters.buffers import BufferReplay, valid_steps
 from owlrl.describe.given import as_replay
 from owlrl.errors import OwlStateError, OwlValueError
 from tests import own_actor_critic
@@ -164,6 +166,77 @@ def test_state_comes_back_or_is_refused():
         other.load_state_dict({"kept": {}})
     with pytest.raises(OwlValueError, match="of task 'a' have shape"):
         BufferReplay(filled(0, n_envs=2)).load_state_dict(replay.state_dict())
+
+
+@pytest.mark.parametrize("rows", [7, 53])  # not full, and over its end
+@pytest.mark.parametrize("saves", [False, True])
+def test_saved_inside_a_task_the_ring_comes_back_as_it_was(saves, rows):
+    options = {"handle_timeout_termination": False, "optimize_memory_usage": saves}
+    replay, other = (BufferReplay(filled(0, **options), seed=0) for _ in range(2))
+    replay.begin_task("a")
+    add(replay.buffer, range(rows - 3))
+    with nullcontext() if rows == 7 else pytest.warns(UserWarning, match="may be lost"):
+        replay.new_rows()
+    add(replay.buffer, range(rows - 3, rows))
+    before = filled(5, **options)
+    other._own_buffer = before
+    other.load_state_dict(replay.state_dict())
+    assert before.pos == 5  # nothing changes before the visit goes on
+    assert other.state_dict()["visit"].keys() == replay.state_dict()["visit"].keys()
+    other.resume_task("a")
+    assert (other.buffer.pos, other.buffer.full) == (replay.buffer.pos, replay.buffer.full)
+    assert np.array_equal(valid_steps(other.buffer), valid_steps(replay.buffer))
+    assert torch.equal(other.sample(50).observation, replay.sample(50).observation)
+    assert (
+        other.new_rows().reward.tolist() == list(range(rows - 3, rows)) == replay.new_rows().reward.tolist()
+    )
+    for each in (other, replay):
+        add(each.buffer, range(100, 104))
+        assert each.new_rows().reward.tolist() == [100.0, 101.0, 102.0, 103.0]
+        each.end_task()
+        assert "visit" not in each.state_dict()
+    replay.begin_task("a")
+    add(replay.buffer, range(rows))
+    state = replay.state_dict()
+    for wrong in ({"size": 30}, {"at": 3 if rows == 7 else -1}, {"new": -1}):
+        with pytest.raises(OwlValueError, match="does not fit"):
+            other.load_state_dict({**state, "visit": {**state["visit"], **wrong}})
+
+
+def test_a_script_goes_on_from_a_file_written_inside_a_task(tmp_path):
+    script = make_script()
+    owl = OwlWrapper(script.learner(), seed=0)
+    with owl.task("plus 1"):
+        train(script, 1, steps=40)
+        owl.save(tmp_path / "owl.safetensors")
+        rows = len(owl.replay)
+    fresh = make_script(CopiedBuffer, seed=5)
+    again = OwlWrapper.load(tmp_path / "owl.safetensors", fresh.learner(), seed=0)
+    with again.task("plus 1"):
+        assert len(again.replay) == rows
+        train(fresh, 1, steps=20)
+    assert again.memory["plus 1"].seen > rows
+    with again.task("plus 2"):
+        assert len(again.replay) == 0
+        train(fresh, 2, steps=20)
+
+
+def test_info_dicts_are_not_left_out_silently():
+    replay = BufferReplay(filled(3))
+    replay.buffer.copy_info_dict = True
+    assert "visit" not in replay.state_dict()
+    replay.begin_task("a")
+    with pytest.raises(OwlStateError, match="save outside of the task's block"):
+        replay.state_dict()
+
+
+def test_a_lap_from_an_empty_ring_is_noticed():
+    buffer = filled(0)
+    replay = BufferReplay(buffer)
+    replay.begin_task("a")
+    add(buffer, range(27))
+    with pytest.warns(UserWarning, match="may be lost"):
+        assert replay.new_rows().reward.tolist() == list(range(7, 27))
 
 
 def test_what_cannot_be_is_said():

@@ -466,14 +466,17 @@ def test_an_exception_in_a_block_leaves_everything_usable():
         train(script, Push(1.0), 70)
     alpha = script.log_alpha.item()
     with pytest.raises(KeyboardInterrupt), owl.task("b"):
+        assert script.log_alpha.item() == 0.0
         train(script, Push(-1.0), 70)
+        interrupted, moments = script.log_alpha.item(), len(script.alpha_optimizer.state)
         raise KeyboardInterrupt
     assert script.log_alpha.item() == alpha and owl.learner.networks["actor"].pointer.head == 0
     assert owl.regularizer.tasks == ["a"]
-    with owl.task("b"):
-        assert script.log_alpha.item() == 0.0
+    with owl.task("b"):  # goes on
+        assert script.log_alpha.item() == interrupted not in (alpha, 0.0)
+        assert len(script.alpha_optimizer.state) == moments == 1
         train(script, Push(-1.0), 70)
-    assert owl.tasks["b"].head == 1 and owl.tasks["b"].steps == 6
+    assert owl.tasks["b"].head == 1 and owl.tasks["b"].steps == 12
 
 
 def test_steps_are_looked_at_by_task_step_and_quantity():
@@ -491,12 +494,15 @@ def test_steps_are_looked_at_by_task_step_and_quantity():
     with pytest.raises(NonFiniteError, match=broken), owl.task("a"):
         script.log_alpha.data.fill_(1000.0)
         train(script, Push(1.0), 70)
-    assert script.log_alpha.item() == 0.0 and before != 0.0
+    assert script.log_alpha.item() == 0.0  # outside as before
     broken = r"log_alpha is nan.*nothing was consolidated"
     with pytest.raises(NonFiniteError, match=broken), owl.task("a"):
+        assert script.log_alpha.item() == 1000.0  # as it was broken
+        script.log_alpha.data.fill_(before)
         train(script, Push(1.0), 70)
         script.log_alpha.data.fill_(float("nan"))
     with owl.task("a"):
+        script.log_alpha.data.fill_(before)
         train(script, Push(1.0), 70)
     assert owl.tasks["a"].visits == 1
 

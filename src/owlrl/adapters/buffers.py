@@ -58,12 +58,17 @@ def read_columns(buffer: Any, steps: np.ndarray, envs: Any) -> Kept:
     }
 
 
-def refill(buffer: Any, kept: Kept) -> None:
+def refill(buffer: Any, kept: Kept, *, at: int = 0) -> None:
     """Add kept rows to an empty buffer through its own ``add``, so that any kind does its bookkeeping.
 
     What follows in the buffer is another episode, so the last step ends one: as if time had run
     out, where the buffer tells that from a real end. Where it does not and every row stands for itself,
     the last step stays as it is.
+
+    Args:
+        buffer: the buffer.
+        kept: the rows, as `read_columns` gave them.
+        at: the place of the oldest row; only with rows that fill the ring from there.
 
     >>> from stable_baselines3 import DQN
     >>> from owlrl.adapters.buffers import refill
@@ -76,6 +81,10 @@ def refill(buffer: Any, kept: Kept) -> None:
     alone = type(buffer).__name__ == "ReplayBuffer" and not buffer.optimize_memory_usage
     ends = buffer.handle_timeout_termination or not alone
     total = len(kept["rewards"]) if kept else 0
+    if at:
+        buffer.pos = at
+        if hasattr(buffer, "_current_ep_start"):  # a HerReplayBuffer's
+            buffer._current_ep_start[:] = at
     for step in range(max(0, total - buffer.buffer_size), total):
         done = kept["dones"][step] > 0.5
         cut = ~done if ends and step == total - 1 else np.zeros_like(done)
@@ -137,6 +146,8 @@ class BufferReplay:
         self.gamma = gamma
         self.overruns = 0
         self._task: str | None = None
+        self._begun = False  # and not ended
+        self._loaded: dict[str, Any] | None = None  # a visit that was saved before its end
         self._kept: dict[str, Kept] = {}
         self._rng = own_generator(self.seed, BUFFER_KEY)
         self._mark_unseen()
@@ -180,8 +191,23 @@ class BufferReplay:
         """Empty the buffer and refill it with what was kept of ``task``."""
         self.buffer.reset()
         refill(self.buffer, self._kept.get(task, {}))
-        self._task = task
+        self._task, self._begun, self._loaded = task, True, None
         self._mark_seen()
+
+    def resume_task(self, task: str) -> None:
+        """Go on with a visit that was interrupted; after loading, with the rows that it had.
+
+        They lie at the same places of the ring. The last one ends its episode, since what comes next is not
+        its continuation.
+        """
+        if self._loaded is None:
+            return
+        visit, buffer = self._loaded, self.buffer
+        buffer.reset()
+        refill(buffer, visit["rows"], at=int(visit["at"]))
+        buffer.full = bool(visit["full"])
+        self._task, self._begun, self._loaded = task, True, None
+        self._seen = _Mark.before(buffer, int(visit["new"]))
 
     def end_task(self) -> None:
         """Keep the last ``warm_start`` steps of the task; the buffer keeps its rows until the next one."""
@@ -193,6 +219,7 @@ class BufferReplay:
         steps = valid_steps(self.buffer)[-count:] if count else np.zeros(0, np.int64)
         if len(steps):
             self._kept[self._task] = read_columns(self.buffer, steps, slice(None))
+        self._begun = False
 
     def forget(self, task: str) -> None:
         """Drop what is kept of ``task``."""
@@ -214,7 +241,7 @@ class BufferReplay:
         buffer = self.buffer
         count, lapped = self._seen.steps_since(buffer)
         steps = valid_steps(buffer)
-        if lapped or count > len(steps):
+        if lapped:
             self._overrun()
         self._mark_seen()
         steps = steps[len(steps) - min(count, len(steps)) :]
@@ -224,8 +251,13 @@ class BufferReplay:
         return self._transitions(np.repeat(steps, envs), np.tile(np.arange(envs), len(steps)), raw=True)
 
     def state_dict(self) -> dict[str, Any]:
-        """The kept rows and the random state; the buffer itself is refilled from them at the next task."""
-        return {"kept": dict(self._kept), "rng": self._rng.bit_generator.state}
+        """The kept rows and the random state; inside a task also the rows that are in the buffer.
+
+        The buffer is refilled from them when a task begins or goes on.
+        """
+        state = {"kept": dict(self._kept), "rng": self._rng.bit_generator.state}
+        visit = self._visit() if self._begun else self._loaded
+        return state if visit is None else {**state, "visit": visit}
 
     def load_state_dict(self, state_dict: dict[str, Any], /) -> None:
         """Continue from what ``state_dict`` gave."""
@@ -235,6 +267,7 @@ class BufferReplay:
             kept = dict(state_dict["kept"])
             for task, columns in kept.items():
                 _check_fits(self.buffer, task, columns)
+            visit = self._checked_visit(state_dict.get("visit"))
             self._load_more(state_dict)
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise OwlValueError(
@@ -242,6 +275,7 @@ class BufferReplay:
                 f"{error}); expected what state_dict() gave for the same spaces and number of environments"
             ) from error
         self._kept, self._rng = kept, rng
+        self._loaded, self._begun = visit, False
 
     def __len__(self) -> int:
         return len(valid_steps(self.buffer)) * int(self.buffer.n_envs)
@@ -252,6 +286,38 @@ class BufferReplay:
             f"{type(self).__name__}({type(self.buffer).__name__} of {len(self)} rows, task={self._task!r}, "
             f"warm_start={self.warm_start}, kept={kept})"
         )
+
+    def _visit(self) -> dict[str, Any]:
+        """The rows of the ring, where the oldest one lies, and how many steps were not looked at yet."""
+        buffer = self.buffer
+        if getattr(buffer, "copy_info_dict", False):
+            raise OwlStateError(
+                f"{type(self).__name__}.state_dict: the {type(buffer).__name__} has copy_info_dict=True, and "
+                "info dicts cannot be saved; save outside of the task's block"
+            )
+        steps, size = valid_steps(buffer), int(buffer.buffer_size)
+        count, lapped = self._seen.steps_since(buffer)
+        return {
+            "rows": read_columns(buffer, steps, slice(None)),
+            "at": int(steps[0]) if len(steps) else 0,
+            "new": size if lapped else count,
+            "full": bool(buffer.full),
+            "size": size,
+        }
+
+    def _checked_visit(self, visit: Mapping[str, Any] | None) -> dict[str, Any] | None:
+        """Raise ValueError unless the rows of a visit fit the buffer."""
+        if visit is None:
+            return None
+        size, at, steps = int(self.buffer.buffer_size), int(visit["at"]), len(visit["rows"]["rewards"])
+        if visit["size"] != size:
+            raise ValueError(f"a buffer of {visit['size']} steps was saved, this one has {size}")
+        full = size - int(self.buffer.optimize_memory_usage)
+        fits = steps == full and 0 <= at < size if visit["full"] else at == 0 and steps < size
+        if not fits or int(visit["new"]) < 0:
+            raise ValueError(f"{steps} rows lie from place {at} on in a ring of {size}")
+        _check_fits(self.buffer, "visit", visit["rows"])
+        return dict(visit)
 
     def _mark_seen(self) -> None:
         """What is in the buffer now is not new."""
@@ -326,10 +392,21 @@ class _Mark:
         pos, full = int(buffer.pos), bool(buffer.full)
         return cls(buffer, pos, full, _step_content(buffer, pos - 1) if pos or full else None)
 
+    @classmethod
+    def before(cls, buffer: Any, count: int) -> _Mark:
+        """The mark of a buffer as it was ``count`` steps ago."""
+        steps = valid_steps(buffer)
+        if count >= len(steps):
+            return cls(None, 0, False, None)
+        pos = int(buffer.pos - count) % int(buffer.buffer_size)
+        return cls(buffer, pos, bool(buffer.full), _step_content(buffer, pos - 1))
+
     def steps_since(self, buffer: Any) -> tuple[int, bool]:
         """How many steps were written since (at least), and whether all that were there are overwritten."""
         size, pos = int(buffer.buffer_size), int(buffer.pos)
         another = self.buffer is not buffer
+        if not another and self.newest is None:  # it was empty
+            return (size, True) if buffer.full else (pos, False)
         emptied = not buffer.full and (self.full or pos < self.pos)
         if another or emptied:
             return (size if buffer.full else pos), False

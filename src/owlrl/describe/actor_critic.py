@@ -77,7 +77,8 @@ class ActorCriticLearner(DescribedLearner):
     ...     Trained(critic, torch.optim.Adam(critic.parameters()), copy.deepcopy(critic)),
     ...     replay=deque(maxlen=1000))
     >>> OwlWrapper(learner)
-    OwlWrapper(ActorCriticLearner(Sequential, Critic), regularizer=None, replay=ListReplay, tasks=[])
+    OwlWrapper(ActorCriticLearner(Sequential, Critic), regularizer=DistillationRegularizer, \
+evidence=ModelEvidence, replay=ListReplay, tasks=[])
     """
 
     _joins = True

@@ -52,7 +52,8 @@ class QLearner(DescribedLearner):
     >>> q = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 2))
     >>> learner = QLearner(q, copy.deepcopy(q), torch.optim.Adam(q.parameters()), replay=deque(maxlen=1000))
     >>> OwlWrapper(learner)
-    OwlWrapper(QLearner(Sequential), regularizer=None, replay=ListReplay, tasks=[])
+    OwlWrapper(QLearner(Sequential), regularizer=DistillationRegularizer, evidence=ModelEvidence, \
+replay=ListReplay, tasks=[])
     """
 
     def __init__(

@@ -7,6 +7,7 @@ import pytest
 import torch
 from stable_baselines3 import DQN, SAC
 from stable_baselines3.common.callbacks import (
+    BaseCallback,
     CheckpointCallback,
     EvalCallback,
     EveryNTimesteps,
@@ -19,6 +20,7 @@ from stable_baselines3.common.save_util import load_from_zip_file
 from stable_baselines3.common.vec_env import VecNormalize
 
 from owlrl import OwlWrapper
+from owlrl.errors import OwlValueError
 from tests.adapters.helpers import Guess, any_model, dqn, other_env, same, weights
 
 
@@ -96,10 +98,38 @@ def test_evaluation_is_normalised_as_the_task_that_is_learned():
     assert np.array_equal(evaluation.eval_env.obs_rms.mean, own.mean)
 
 
+def test_the_wrapper_may_be_saved_by_a_callback(tmp_path):
+    """Every ten steps; the last file is gone on from, in the middle of the second task."""
+
+    class Save(BaseCallback):
+        def _on_step(self):
+            owl.save(tmp_path / "owl.safetensors")
+            return True
+
+    model = dqn()
+    owl = OwlWrapper(model)
+    for task, sign in (("a", 1), ("b", -1)):
+        with owl.task(task, env=Guess(sign=sign)):
+            model.learn(36, callback=EveryNTimesteps(10, Save()))
+    fresh = dqn()
+    again = OwlWrapper.load(tmp_path / "owl.safetensors", fresh)
+    assert {name: record.visits for name, record in again.tasks.items()} == {"a": 1, "b": 0}
+    with pytest.raises(OwlValueError, match="'b' had an environment of its own"), again.task("b"):
+        pass
+    with again.task("b", env=Guess(sign=-1)):
+        # a callback is called before the row of its step is stored
+        assert (fresh.num_timesteps, len(again.replay)) == (30, 29)
+        fresh.learn(6, reset_num_timesteps=False)
+    assert again.tasks["b"].visits == 1 and again.memory["b"].seen == 35
+    with again.task("a", env=Guess()):
+        assert (fresh.num_timesteps, len(again.replay)) == (36, 36)
+        fresh.learn(10)
+
+
 def test_a_checkpoint_of_the_middle_of_a_task_can_be_taken_back(tmp_path):
     """The way back after a crash: the last file of the wrapper, the task, the checkpoint."""
     model = dqn()
-    owl = OwlWrapper(model)
+    owl = OwlWrapper(model, regularizer=None)
     with owl.task("a"):
         model.learn(30)
     owl.save(tmp_path / "owl.safetensors")
@@ -108,7 +138,7 @@ def test_a_checkpoint_of_the_middle_of_a_task_can_be_taken_back(tmp_path):
         model.learn(41, callback=callback)
         raise KeyboardInterrupt
     fresh = dqn()
-    again = OwlWrapper.load(tmp_path / "owl.safetensors", fresh)
+    again = OwlWrapper.load(tmp_path / "owl.safetensors", fresh, regularizer=None)
     with again.task("b", env=Guess(sign=-1)):
         fresh.set_parameters(tmp_path / "rl_model_40_steps.zip")
         fresh.load_replay_buffer(tmp_path / "rl_model_replay_buffer_40_steps.pkl")

@@ -178,6 +178,73 @@ def test_an_environment_set_in_a_block_that_failed_is_not_the_next_tasks():
         model.learn(10)
 
 
+def interrupted(model, owl, env, *, inside=None):
+    with pytest.raises(KeyError), owl.task("b", env=env):
+        if inside is not None:
+            model.set_env(inside)
+        model.learn(10)
+        raise KeyError
+
+
+@pytest.mark.parametrize("given", ["nothing", "the same", "another", "by hand", "by hand inside"])
+def test_an_interrupted_visit_goes_on_in_its_environment_or_in_one_that_is_given(given):
+    model, second, third = dqn(**COLLECT), Guess(sign=-1), Guess(sign=-1)
+    owl = wrapped(model)
+    first = of(model)
+    interrupted(model, owl, second, inside=third if given == "by hand inside" else None)
+    assert len(owl.replay) == 10
+    if given == "by hand":
+        model.set_env(third)
+    env = {"the same": second, "another": third}.get(given)
+    goes_on = third if given in ("another", "by hand", "by hand inside") else second
+    resets = goes_on.resets
+    with owl.task("b", env=env):
+        assert of(model) is goes_on
+        model.learn(10, reset_num_timesteps=False)
+        assert (model.num_timesteps, len(owl.replay)) == (20, 20)
+    in_place = goes_on is second or given == "by hand inside"
+    assert goes_on.resets == resets + 1 + (0 if in_place else 1)  # at the end of an episode, and at its start
+    for name, own in (("a", first), ("b", goes_on), ("a", first)):  # what was given was the visit's alone
+        with owl.task(name):
+            assert of(model) is own
+            model.learn(10)
+
+
+def test_an_environment_that_does_not_fit_the_interrupted_visit_loses_nothing():
+    model = dqn(**COLLECT)
+    owl = wrapped(model)
+    interrupted(model, owl, Guess(7))
+    refused = pytest.raises(OwlValueError, match="'b' was learned with 7 actions, its environment has 3")
+    with refused, owl.task("b", env=Guess(3)):
+        pass
+    assert model.action_space.n == 3  # the first task's, as before
+    with owl.task("b"):
+        assert (model.action_space.n, model.num_timesteps, len(owl.replay)) == (7, 10, 10)
+
+
+def test_after_an_error_in_a_step_the_environment_is_reset():
+    """The row of that step was not stored: what is stored next must not begin before it."""
+
+    class Breaks(Guess):
+        def step(self, action):
+            if self.resets == 2 and self.step_in_episode == 3:
+                raise OSError
+            return super().step(action)
+
+    env = Breaks()
+    model = dqn(env=env, **COLLECT)
+    owl = OwlWrapper(model)
+    with pytest.raises(OSError), owl.task("a"):
+        model.learn(20)
+    with owl.task("a"):
+        assert len(owl.replay) == 10
+        model.learn(10, reset_num_timesteps=False)
+        rows = model.replay_buffer
+        ongoing = [k for k in range(19) if not rows.dones[k, 0] and k != 9]
+        assert np.array_equal(rows.next_observations[ongoing], rows.observations[[k + 1 for k in ongoing]])
+    assert env.resets == 4
+
+
 def test_an_environment_set_by_hand_after_loading_will_do(tmp_path):
     model = dqn(**COLLECT)
     owl = wrapped(model)

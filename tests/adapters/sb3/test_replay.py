@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import types
-
 import numpy as np
 import pytest
 import torch
@@ -17,11 +14,21 @@ from stable_baselines3.common.vec_env import VecNormalize, VecTransposeImage
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from owlrl import OwlWrapper
-from owlrl.adapters.buffers import refill
+from owlrl.adapters.buffers import read_columns, refill, valid_steps
 from owlrl.adapters.sb3 import SB3Learner
 from owlrl.adapters.sb3.replay import ObservationRows, new_buffer
 from owlrl.errors import OwlTypeError, OwlValueError
-from tests.adapters.helpers import OBSERVATIONS, Guess, actor_critic, dqn, other_env
+from tests.adapters.helpers import (
+    KINDS,
+    OBSERVATIONS,
+    Guess,
+    actor_critic,
+    any_model,
+    dqn,
+    other_env,
+    same,
+    weights,
+)
 
 COLLECT = {"learning_starts": 10_000}  # steps without updates: all that a replay sees
 
@@ -41,6 +48,7 @@ def in_time(buffer, name):
     return np.roll(column, -buffer.pos, axis=0) if buffer.full else column[: buffer.pos]
 
 
+@pytest.mark.filterwarnings("ignore:SB3Replay. the buffer of .* steps was written from end to end")
 @pytest.mark.parametrize("n_envs", [1, 2])
 @pytest.mark.parametrize("buffer_size", [40, 1_000])
 def test_a_task_starts_with_its_own_last_rows(n_envs, buffer_size):
@@ -76,6 +84,7 @@ def test_nothing_is_kept_without_warm_start():
         model.learn(10)
 
 
+@pytest.mark.filterwarnings("ignore:SB3Replay. the buffer of 25 steps was written from end to end")
 def test_memory_optimised_buffer_keeps_following_observations():
     model = dqn(
         optimize_memory_usage=True,
@@ -246,6 +255,14 @@ def look(owl):
     return rows
 
 
+def rows_of(buffer):
+    return read_columns(buffer, valid_steps(buffer), slice(None))
+
+
+def oldest(buffer):
+    return int(valid_steps(buffer)[0])
+
+
 def test_new_rows_are_raw_and_come_once():
     env = VecNormalize(make_vec_env(lambda: Guess(ends=False), n_envs=2, seed=0))
     model = dqn(env=env, **COLLECT)
@@ -271,33 +288,29 @@ def test_new_rows_are_raw_and_come_once():
 
 @pytest.mark.filterwarnings("ignore:OwlWrapper.task. every task has statistics")
 @pytest.mark.parametrize("observations", ["box", "dict"])
-def test_scaling_makes_of_raw_rows_what_the_model_sees(observations, monkeypatch):
+def test_scaling_makes_of_raw_rows_what_the_model_sees(observations):
     """Against `VecNormalize` itself; the dict has parts that are not normalised."""
     inner = make_vec_env(lambda: Guess(observations=observations), n_envs=1, seed=0)
     if observations == "dict":
         inner = VecTransposeImage(inner)
     keys = ["where"] if observations == "dict" else None
     model = dqn(env=VecNormalize(inner, norm_obs_keys=keys), observations=observations, **COLLECT)
-    made = types.ModuleType("owlrl.memory")
-    made.Scaling = types.SimpleNamespace
-    monkeypatch.setitem(sys.modules, "owlrl.memory", made)
     owl = OwlWrapper(model)
     with owl.task("a"):
         model.learn(40)
         raw = look(owl)
     seen, scaling = owl.replay.sample_distinct(1_000), owl.learner.scaling()
-    scaled = (raw.observation.double().numpy() - scaling.observation_mean) / scaling.observation_std
-    if observations == "dict":
-        assert scaling.observation_clip is None
-    else:
-        scaled = np.clip(scaled, -scaling.observation_clip, scaling.observation_clip)
-    np.testing.assert_allclose(scaled, seen.observation, rtol=1e-5, atol=1e-6)
-    reward = np.clip(raw.reward.numpy() / scaling.reward_std, -scaling.reward_clip, scaling.reward_clip)
-    np.testing.assert_allclose(reward, seen.reward, rtol=1e-6)
+    assert (scaling.observation_clip is None) == (observations == "dict")
+    for rows in (owl.memory["a"].rows(), None):  # as the memory gives them, and by the scaling itself
+        observation = scaling.observation(raw.observation.numpy()) if rows is None else rows.observation
+        reward = scaling.reward(raw.reward.numpy()) if rows is None else rows.reward
+        np.testing.assert_allclose(observation, seen.observation, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(reward, seen.reward, rtol=1e-6)
     model = dqn()
     assert SB3Learner(model).scaling() is None
     model = dqn(env=VecNormalize(make_vec_env(Guess), norm_obs=False))
-    assert vars(SB3Learner(model).scaling()).keys() == {"reward_std", "reward_clip"}
+    told = {name for name, value in SB3Learner(model).scaling().state_dict().items() if value is not None}
+    assert told == {"reward_std", "reward_clip"}
 
 
 def test_kept_rows_are_not_new_and_those_a_model_came_with_are():
@@ -313,7 +326,7 @@ def test_kept_rows_are_not_new_and_those_a_model_came_with_are():
     with owl.task("0"):
         assert (len(owl.replay), look(owl)) == (25, None)
         model.learn(4)
-        assert len(look(owl)) == 4
+    assert owl.memory["0"].seen == 29
     owl.replay.forget("0")
     assert list(owl.replay.state_dict()["kept"]) == ["1"]
     assert list(owl.replay.state_dict()["envs"]) == ["1"]
@@ -353,6 +366,61 @@ def test_a_buffer_that_is_loaded_in_a_task_is_new(tmp_path):
         model.save_replay_buffer(tmp_path / "rows.pkl")
         model.load_replay_buffer(tmp_path / "rows.pkl")
         assert len(look(owl)) == 12
+
+
+@pytest.mark.filterwarnings("ignore:The last trajectory in the replay buffer")  # Stable-Baselines3's own
+@pytest.mark.parametrize("buffer_size", [34, 1_000])
+@pytest.mark.parametrize("kind", [*KINDS, "n_steps", "optimised", "her"])
+def test_saved_inside_a_block_a_visit_goes_on_bit_for_bit(kind, buffer_size, tmp_path):
+    """The weights, the rows and their places in the ring, the counters, and what was not looked at yet."""
+
+    def make():
+        changes = {"buffer_size": buffer_size, "learning_starts": 8, "seed": 0}
+        if kind == "her":
+            changes |= {"train_freq": 2, "batch_size": 16, "policy_kwargs": {"net_arch": [16]}}
+            changes |= {"replay_buffer_class": HerReplayBuffer, "target_update_interval": 10}
+            return DQN("MultiInputPolicy", BitFlippingEnv(3), **changes)
+        if kind == "n_steps":
+            return dqn(n_steps=3, **changes)
+        if kind == "optimised":
+            saving = {"handle_timeout_termination": False}
+            return dqn(optimize_memory_usage=True, replay_buffer_kwargs=saving, **changes)
+        return any_model(kind, **changes)
+
+    def env():
+        return BitFlippingEnv(3) if kind == "her" else other_env(make())
+
+    def go_on(owl):
+        model = owl.learner.model
+        torch.manual_seed(7), np.random.seed(7), model.action_space.seed(7)
+        model.env.seed(7)
+        model._last_obs = None
+        model.learn(21, reset_num_timesteps=False)
+        return weights(model), in_time(model.replay_buffer, "rewards"), model.replay_buffer.pos
+
+    model = make()
+    owl = OwlWrapper(model)
+    with owl.task("a"):
+        model.learn(14)
+    with owl.task("b", env=env()):
+        model.learn(37)
+        owl.save(tmp_path / "inside.safetensors")
+        saved, new = model.num_timesteps, len(look(owl))
+        if kind in ("n_steps", "optimised", "her"):  # there an episode must end where another begins
+            refill(cut := new_buffer(model), rows_of(model.replay_buffer), at=oldest(model.replay_buffer))
+            cut.full, model.replay_buffer = model.replay_buffer.full, cut
+            owl.replay._seen.buffer = cut
+        expected, steps = go_on(owl), model.num_timesteps
+    fresh = make()
+    again = OwlWrapper.load(tmp_path / "inside.safetensors", fresh)
+    with again.task("b", env=env()):
+        assert (fresh.num_timesteps, len(look(again))) == (saved, new)
+        found = go_on(again)
+        assert fresh.num_timesteps == steps
+    assert same(found[0], expected[0])
+    assert np.array_equal(found[1], expected[1]) and found[2] == expected[2]
+    assert again.memory["b"].seen == owl.memory["b"].seen
+    assert again.tasks["b"].steps == owl.tasks["b"].steps
 
 
 BATCH = 4

@@ -248,9 +248,9 @@ def test_an_environment_cannot_come_with_a_task_inside_learn():
 def test_numbers_go_to_the_model_s_logger(tmp_path):
     model = dqn()
     owl = OwlWrapper(model)
-    owl.learner.record("owl/tasks", 1.0)  # there is no logger yet
+    owl.learner.record({"tasks": 1.0})  # there is no logger yet
     model.set_logger(configure(str(tmp_path), ["csv"]))
-    owl.learner.at_rollout_end(lambda: owl.learner.record("owl/steps", model.num_timesteps))
+    owl.learner.at_rollout_end(lambda: owl.learner.record({"steps": model.num_timesteps}))
     with owl.task("a"):
         model.learn(56)
     model.logger.close()

@@ -100,10 +100,14 @@ def test_a_block_that_fails_leaves_the_state_of_before():
         raise KeyError
     assert owl.learner.per_task["model"].state_dict() == state
     assert model.action_space.n == 3
-    with owl.task("b"):  # its environment is known
+    with owl.task("b"):  # goes on where it was
         assert model.action_space.n == model.q_net.action_space.n == 7
-        assert (model.num_timesteps, len(owl.replay), model.learning_starts) == (0, 0, 20)
-        model.learn(30)
+        assert (model.num_timesteps, len(owl.replay), model.learning_starts) == (30, 30, 20)
+        updates = model._n_updates
+        record = learn(model, 30, reset_num_timesteps=False)
+        assert record.steps == list(range(31, 61))
+        assert model._n_updates - updates == 15  # no second warm-up
+    assert owl.memory["b"].seen == 60
     with owl.task("a"):
         assert model.num_timesteps == 60
 

@@ -87,16 +87,22 @@ class TaskEnvs:
 
     def enter(self, task: str) -> bool:
         """Give the model the task's environment; whether that is another one than it had."""
-        env, model = self._choose(task), self.model
+        env = self._choose(task)
         changed = env is not self._seen
-        self._offered = None
-        if env is not model.env:
-            if model.seed is not None and env not in self._of_task.values():
-                env.seed(model.seed)  # set_env does not
-            model.set_env(env)
-        self._remember(task, env)
-        self._open = task
+        self._give(task, env)
         return changed
+
+    def resume(self, task: str) -> int | None:
+        """Go on in the environment that the model has, or in the one that was offered; its actions.
+
+        After loading, nothing tells whether the model's environment is the task's, as in `enter`.
+        """
+        known = task in self._of_task
+        env = self._offered or self.model.env if known else self._choose(task)
+        assert env is not None
+        actions = self._checked(task, env)
+        self._give(task, env)
+        return actions
 
     def stay(self, task: str) -> None:
         """``task`` begins inside ``learn``, in the environment that is there; no other can be had."""
@@ -124,8 +130,10 @@ class TaskEnvs:
 
     def check(self, task: str) -> int | None:
         """The number of actions in ``task``'s environment; raise if it is not known, or they are too many."""
-        env, known = self._choose(task), self._known.get(task)
-        actions = actions_in(env.action_space)
+        return self._checked(task, self._choose(task))
+
+    def _checked(self, task: str, env: VecEnv) -> int | None:
+        known, actions = self._known.get(task), actions_in(env.action_space)
         if known is not None and known.actions != actions:
             self.withdraw()
             raise OwlValueError(
@@ -141,7 +149,17 @@ class TaskEnvs:
     def load_state_dict(self, state_dict: dict[str, Any], /) -> None:
         """Continue from what ``state_dict`` gave; each task brings its environment at its next visit."""
         self._known = {task: _Known(*pair) for task, pair in state_dict.items()}
-        self._of_task = {}
+        self._of_task, self._open = {}, None
+
+    def _give(self, task: str, env: VecEnv) -> None:
+        """Let ``env`` be the model's and the task's."""
+        model, self._offered = self.model, None
+        if env is not model.env:
+            if model.seed is not None and env not in self._of_task.values():
+                env.seed(model.seed)  # set_env does not
+            model.set_env(env)
+        self._remember(task, env)
+        self._open = task
 
     def _remember(self, task: str, env: VecEnv) -> None:
         same = [self._known[name].place for name, own in self._of_task.items() if own is env]

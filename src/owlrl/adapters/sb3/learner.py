@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
 from typing import Any, Literal
 
 import numpy as np
@@ -28,6 +27,7 @@ from owlrl.describe.q_learner import QLearner
 from owlrl.describe.trained import Trained, kind_of
 from owlrl.errors import OwlTypeError, OwlValueError
 from owlrl.heads.view import NetworkView
+from owlrl.memory import Scaling
 from owlrl.protocols import Consolidation, MultiHead, Stateful
 from owlrl.types import Transitions
 
@@ -152,7 +152,7 @@ class SB3Learner:
         """Let a head of every network and target start over."""
         self._inner.reset_head(head)
 
-    def scaling(self) -> Any:
+    def scaling(self) -> Scaling | None:
         """The statistics of the model's ``VecNormalize`` as they are now; None where there is none."""
         env = self.model.get_vec_normalize_env()
         if env is None or not (env.norm_obs or env.norm_reward):
@@ -164,7 +164,7 @@ class SB3Learner:
         if env.norm_reward:
             made["reward_std"] = float(np.sqrt(env.ret_rms.var + env.epsilon))
             made["reward_clip"] = float(env.clip_reward)
-        return import_module("owlrl.memory").Scaling(**made)
+        return Scaling(**made)
 
     def finish_task(self) -> None:
         """Nothing is handed over; refused while ``learn`` is in the middle of a rollout or an update."""

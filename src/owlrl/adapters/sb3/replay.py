@@ -142,10 +142,32 @@ class SB3Replay(BufferReplay):
             if not in_learn:
                 model._last_obs = None  # so that learn resets the environment, whatever it is told
                 model.ep_info_buffer = None
-        else:
+        elif len(self):
             self._mark_unseen()  # rows that the model came with are its first task's
-        self._task = task
+        else:
+            self._mark_seen()
+        self._task, self._begun, self._loaded = task, True, None
         self._state.open(as_it_is=as_it_is, empty=not len(self), in_learn=in_learn)
+
+    def resume_task(self, task: str) -> None:
+        """Go on with a visit that was interrupted, in the model's environment or in one that was offered.
+
+        After loading, in the environment that the task brings, and with the rows that the visit had.
+        """
+        model = self.model
+        self._rollouts.refuse("begin a task")
+        in_learn = self._rollouts.where == "border"
+        if in_learn:
+            self._envs.stay(task)
+        else:
+            self._state.set_num_actions(self._envs.resume(task))
+        if self._loaded is not None:
+            model.replay_buffer = new_buffer(model)
+            super().resume_task(task)
+        elif isinstance(model.replay_buffer, HerReplayBuffer):
+            model.replay_buffer.env = model.env
+        if in_learn:  # which has its own count
+            self._state.open(as_it_is=False, empty=not len(self), in_learn=True)
 
     def end_task(self) -> None:
         """Keep the last ``warm_start`` steps of the task, which lie together in time."""

@@ -132,8 +132,13 @@ class _Reports(OffPolicyAlgorithm):
         rollouts: Rollouts | None = getattr(self, ATTRIBUTE, None)
         if rollouts is None:
             return super().collect_rollouts(*arguments, **options)
-        with rollouts.at("collecting"):
-            collected = super().collect_rollouts(*arguments, **options)
+        try:
+            with rollouts.at("collecting"):
+                collected = super().collect_rollouts(*arguments, **options)
+        except BaseException:
+            # the environment may be a step ahead of what is stored, so that the next learn has to reset it
+            self._last_obs = None
+            raise
         rollouts.end()
         return collected
 

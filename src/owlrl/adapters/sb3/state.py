@@ -21,6 +21,8 @@ from owlrl.adapters.sb3.envs import actions_in
 
 __all__ = ["TaskParameter", "TaskState", "fresh_statistics", "set_statistics", "statistics"]
 
+COUNTS = ("_n_updates", "_n_calls")  # tell when targets and actors are due; they run on through all tasks
+
 
 class TaskState:
     """Step count, random warm-up, exploration, number of actions and normalisation of the current task.
@@ -116,6 +118,7 @@ class TaskState:
             "begun": self._begun,
             "num_timesteps": int(model.num_timesteps) - self._offset,
             "offset": self._offset,
+            "counts": {name: int(getattr(model, name)) for name in COUNTS if hasattr(model, name)},
             "learning_starts": int(model.learning_starts),
             "num_actions": actions_in(model.action_space),
             "exploration_rate": float(model.exploration_rate) if self.explores else None,  # type: ignore[attr-defined]
@@ -132,6 +135,8 @@ class TaskState:
         self._begun = state_dict["begun"]
         self._offset = state_dict["offset"]
         self.model.num_timesteps = state_dict["num_timesteps"] + self._offset
+        for name, count in state_dict["counts"].items():
+            setattr(self.model, name, count)
         self.model.learning_starts = state_dict["learning_starts"]
         self.set_num_actions(state_dict["num_actions"])
         self._explore(state_dict["resumed_from"], state_dict["exploration_rate"])
