@@ -23,7 +23,7 @@ from owlrl.selection import ExpWeightsSelector, MaxQSelector, OracleSelector, Un
 from owlrl.types import Transitions
 from owlrl.wrapper import OwlWrapper
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "ActorCriticLearner",
