@@ -40,11 +40,11 @@ def add(buffer, steps):
 def test_one_task_equals_the_bare_script_bit_for_bit():
     bare, script = make_script(ReplayBuffer), make_script(CopiedBuffer)
     np.random.seed(3)
-    train(bare, 1, steps=320)
+    train(bare, 1, steps=160)
     np.random.seed(3)
     owl = OwlWrapper(script.learner(), regularizer=DistillationRegularizer(100.0))
     with owl.task("only"):
-        train(script, 1, steps=320)
+        train(script, 1, steps=160)
     for old, new in zip(bare.q.parameters(), script.q.parameters(), strict=True):
         assert torch.equal(old, new)
     assert np.array_equal(bare.rb.actions, script.rb.actions)

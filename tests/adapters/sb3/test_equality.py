@@ -54,14 +54,14 @@ def assert_equal(bare, model):
 )
 def test_one_task_equals_the_bare_model(kind, changes):
     bare = any_model(kind, **changes)
-    bare.learn(200)
-    bare.learn(120, reset_num_timesteps=False)
+    bare.learn(100)
+    bare.learn(60, reset_num_timesteps=False)
     model = any_model(kind, **changes)
     regularizer = EWCRegularizer(1e6) if kind in (DQN, SAC) else DistillationRegularizer(100.0)
     owl = OwlWrapper(model, regularizer=regularizer, memory_rows=64)
     with owl.task("only"):
-        model.learn(200)
-        model.learn(120, reset_num_timesteps=False)
+        model.learn(100)
+        model.learn(60, reset_num_timesteps=False)
     assert_equal(bare, model)
 
 

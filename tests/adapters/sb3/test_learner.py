@@ -163,15 +163,15 @@ def test_forgetting_is_held_back():
         seen = np.stack([env.reset(seed=k)[0] for k in range(50)])
         return np.mean(deterministic(model, seen) == (0 if sign > 0 else 2))
 
-    settings = {"learning_rate": 5e-3, "gamma": 0.0, "buffer_size": 300}
+    settings = {"learning_rate": 5e-3, "gamma": 0.0, "buffer_size": 200}
     bare = dqn(**settings)
-    bare.learn(500)
+    bare.learn(300)
     assert correct(bare, 1) == 1.0
     bare.set_env(Guess(sign=-1))
-    bare.learn(500)
+    bare.learn(300)
     assert correct(bare, 1) < 0.1
     model = dqn(**settings)
-    owl = two_tasks(model, steps=500, regularizer=DistillationRegularizer(1.0))
+    owl = two_tasks(model, steps=300, regularizer=DistillationRegularizer(1.0), memory_rows=300)
     for task, sign in (("a", 1), ("b", -1)):
         with owl.use(task):
             assert correct(model, sign) == 1.0

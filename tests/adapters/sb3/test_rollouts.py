@@ -245,6 +245,31 @@ def test_an_environment_cannot_come_with_a_task_inside_learn():
     assert len(errors) == 1 and owl.tasks["a"].visits == 2
 
 
+def test_an_interrupted_visit_may_go_on_inside_learn():
+    """`learn` keeps its own count; the task's schedules go on with the task's."""
+    model = dqn(learning_starts=4)
+    owl = OwlWrapper(model)
+    owl.learner.schedule_steps = 40
+    with pytest.raises(KeyError), owl.task("a"):
+        model.learn(20)
+        raise KeyError
+    blocks, counted = [], []
+
+    def look():
+        if not blocks:
+            blocks.append(owl.task("a"))
+            blocks[0].__enter__()
+        counted.append((model.num_timesteps, len(owl.replay)))
+
+    remove = owl.learner.at_rollout_end(look)
+    model.learn(10)
+    remove()
+    assert counted == [(k, 20 + k) for k in range(2, 11, 2)]  # the rows of the visit, and learn's own count
+    assert model._current_progress_remaining == pytest.approx(1 - (20 + 8) / 40)
+    blocks[0].__exit__(None, None, None)
+    assert owl.tasks["a"].visits == 1
+
+
 def test_numbers_go_to_the_model_s_logger(tmp_path):
     model = dqn()
     owl = OwlWrapper(model)
