@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, Literal
 
 import torch
@@ -182,6 +182,8 @@ replay=TaskScopedReplay, tasks=['left', 'right'])
             self._finish(name, record)
         except BaseException:
             if self._current == self._open == name:
+                with suppress(Exception):  # rows that cannot be read may be the reason for all this
+                    self._look()
                 record.unfinished = self._own_state()
             self._activate(before)
             self._load_own(own_before)
