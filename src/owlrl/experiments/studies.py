@@ -217,7 +217,7 @@ def reproduce(
     """
     runs = study_runs(name, seeds=seeds, methods=methods, frames=frames)
     own = {result_path(directory, run) for run in runs}
-    for path in set(Path(directory).glob("*.jsonl")) - own:  # what is damaged of its own is done again
+    for path in set(Path(directory).glob("*.jsonl")) - own:  # damaged files of these runs are run again
         read_result(path)  # what is no result is refused now, not after hours
     attempts = run_all(runs, directory, jobs=jobs, backend=backend, scheduler=scheduler, progress=progress)
     return study_table(runs, load_results(directory)), attempts
