@@ -1,6 +1,6 @@
 """owlrl: continual-RL components for the off-policy learner you already have.
 
-A head per task (`MultiHeadQ`), a guard against forgetting (`EWCRegularizer`,
+A head per task (`MultiHeadQ`), a regularizer against forgetting (`EWCRegularizer`,
 `DistillationRegularizer`), a memory and a replay per task (`TaskScopedReplay`), and a policy for
 when the task is unknown (`ExpWeightsSelector`), put around your own training loop by `OwlWrapper`.
 """

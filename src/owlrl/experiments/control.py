@@ -95,7 +95,7 @@ class PendulumLanes:
 
 
 class ControlSession:
-    """A SAC, its replay, its guard and its evidence, as a `Run` with continuous actions says.
+    """A SAC, its replay, its regularizer and its evidence, as a `Run` with continuous actions says.
 
     It has what a `Session` has. A method with one head takes all tasks for one that comes back.
 
@@ -173,7 +173,7 @@ class ControlSession:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> ControlSession:
-        """A session that acts as the saved one did; its replay and its guard are empty."""
+        """A session that acts as the saved one did; its replay and its regularizer are empty."""
         state = load_state(path)
         if not isinstance(state, dict) or set(state) != {"run", "heads", "control"}:
             raise OwlValueError(f"ControlSession.load: {path} is a checkpoint of something else")

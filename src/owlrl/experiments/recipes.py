@@ -106,7 +106,7 @@ METHODS: dict[str, Recipe] = {
             control=EWC,
             warm_start=WARM,
         ),
-        Recipe("owl-no-ewc", "heads without a guard", control={}),
+        Recipe("owl-no-ewc", "heads without a regularizer", control={}),
         Recipe(
             "owl-distill-current",
             "distillation on the current task's states",

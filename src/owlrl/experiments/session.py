@@ -55,7 +55,7 @@ class Trained(Protocol):
 
 
 class Session:
-    """An agent, its replay, its guard and its evidence, as a `Run` says.
+    """An agent, its replay, its regularizer and its evidence, as a `Run` says.
 
     Attributes:
         run: what was asked for.

@@ -147,7 +147,7 @@ STUDIES: dict[str, StudyPlan] = {
     "headline": StudyPlan("sc3 and sc5", lambda seed: STUDIES["sc3"].make(seed) + STUDIES["sc5"].make(seed)),
     "ablations": StudyPlan("the paper's ablations on five crossings, one pass", _ablations),
     "revisits": StudyPlan("what matters when tasks come back: two crossings, two rounds", _revisits),
-    "strengths": StudyPlan("how strong each guard should be, on three crossings", _strengths),
+    "strengths": StudyPlan("how strong each regularizer should be, on three crossings", _strengths),
     "pendulum": StudyPlan(
         "two opposed Pendulums, three rounds as in the paper; and each by itself", _pendulum
     ),
