@@ -406,7 +406,7 @@ def test_demo_prints_its_table_and_draws(capsys, tmp_path):
     picture = tmp_path / "new" / "demo.png"
     assert main(["demo", "--arms", "2", "--frames", "320", "--picture", str(picture)]) == 0
     out = capsys.readouterr().out
-    assert "one policy solves 1 (exact)" in out and "OWL, not told" in out
+    assert "one policy solves 1 (exact)" in out and "OWL, task unknown" in out
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 

@@ -1,8 +1,8 @@
 """owlrl: continual-RL components for the off-policy learner you already have.
 
-A head per task (`MultiHeadQ`), a guard against forgetting (`EWCRegularizer`,
-`DistillationRegularizer`), a replay per task (`TaskScopedReplay`) and a way to act when nobody
-says which task it is (`ExpWeightsSelector`), put around your own training loop by `OwlWrapper`.
+A head per task (`MultiHeadQ`), a regularizer against forgetting (`EWCRegularizer`,
+`DistillationRegularizer`), a memory and a replay per task (`TaskScopedReplay`), and a policy for
+when the task is unknown (`ExpWeightsSelector`), put around your own training loop by `OwlWrapper`.
 """
 
 from owlrl.acting.episodes import Evaluation

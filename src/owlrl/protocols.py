@@ -189,7 +189,7 @@ class TaskReplay(Stateful, Protocol):
 
 @runtime_checkable
 class HeadSelector(Protocol):
-    """Chooses a head when nobody says which task it is.
+    """Chooses a head when the task is unknown.
 
     `owlrl.selection.Selector` is the base that all built-in selectors have, and a user's may have.
 
@@ -234,7 +234,7 @@ class Evidence(Stateful, Protocol):
     """
 
     def calibrate(self, learner: OffPolicyLearner, head: int, rows: Transitions) -> None:
-        """Measure a head's own scale on rows of its own task, at the end of that task."""
+        """Fit a head's scale or model to rows of its task, at the end of that task."""
         ...
 
     def losses(self, learner: OffPolicyLearner, rows: Transitions, heads: np.ndarray) -> np.ndarray:
@@ -275,7 +275,7 @@ class OffPolicyLearner(Protocol):
 
     @property
     def per_task(self) -> Mapping[str, Stateful]:
-        """What every task has of its own (exploration, step size, temperature), by name."""
+        """What is kept per task (exploration, step size, temperature), by name."""
         ...
 
     @property

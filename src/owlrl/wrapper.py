@@ -496,7 +496,7 @@ replay=TaskScopedReplay, tasks=['left', 'right'])
         if not goes_on:
             self.replay.begin_task(name)
             self.memory.open(name)
-        elif hasattr(self.replay, "resume_task"):  # of those that need to be told
+        elif hasattr(self.replay, "resume_task"):  # only some replays have something to resume
             self.replay.resume_task(name)
         self._activate(record.head)  # first: what is loaded is this head's
         self._load_own(record.unfinished if goes_on and record.unfinished else record.own or self._initial)

@@ -35,7 +35,7 @@ class TaskRecord:
         head: its head.
         visits: how often it was learned to the end; 0 means its head is not an arm yet.
         steps: optimizer steps made in it.
-        num_actions: its number of actions, where that was told.
+        num_actions: its number of actions, where that was given.
         own: states of the learner's ``per_task`` objects when the task was last left.
         unfinished: the same at the moment when a visit was interrupted; None if there is no such visit.
 
@@ -53,7 +53,7 @@ class TaskRecord:
 
 
 def own_state(item: Stateful) -> dict[str, Any]:
-    """What a task has of its own in ``item``; of a learning-rate scheduler also what it set in its optimizer.
+    """The per-task state of ``item``; of a learning-rate scheduler also what it set in its optimizer.
 
     >>> import torch
     >>> from owlrl.wrapper_state import load_own_state, own_state

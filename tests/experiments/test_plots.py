@@ -47,7 +47,7 @@ def test_one_seed_has_no_shade_and_the_key_does_not_speak_of_it():
     figure = learning_curves([run_of(["a", "b"], 1.0)])
     assert not any(axes.collections for axes in figure.axes)
     texts = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert texts == ["head told", "the task of that colour is in training"]
+    assert texts == ["task given", "the task of that colour is in training"]
 
 
 def test_a_row_per_task_and_a_column_per_method():

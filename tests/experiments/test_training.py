@@ -184,7 +184,7 @@ def test_all_tasks_learned_leaves_only_the_evaluation(tmp_path, monkeypatch):
 def test_the_file_of_another_run_is_refused(make, other, tmp_path):
     path = tmp_path / "run.part"
     Resume(path).save(make(other()), {})
-    with pytest.raises(OwlValueError, match="is of another run; remove it to begin anew"):
+    with pytest.raises(OwlValueError, match="is of another run; remove it to start from scratch"):
         Resume(path).load(make(other(seed=1)))
 
 

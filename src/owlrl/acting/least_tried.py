@@ -19,8 +19,8 @@ IntArray = npt.NDArray[np.int64]
 class LeastTried:
     """A policy around another, for levels that no head has learned and goals that are to be reached.
 
-    It counts within an episode how often each action was taken at each observation. What the other policy
-    wants to do is done, unless some action was taken less often there: then one of the least tried is, the
+    It counts within an episode how often each action was taken at each observation. The other policy's
+    action is taken, unless some action was taken less often there: then it is one of the least tried, the
     one that most heads vote for, ties broken at random. A head that goes in circles where it has never
     been is led out of them that way, and what it knows still decides at every observation that is new. On
     known levels a policy that never comes by the same place twice is left as it is.
@@ -43,7 +43,7 @@ class LeastTried:
     >>> learner = QLearner(q, None, torch.optim.SGD(q.parameters(), 0.1))
     >>> policy = LeastTried(AdaptivePolicy(learner, OracleSelector(0), None, {"only": 0}), 3, seed=0)
     >>> policy.reset()
-    >>> wall = np.array([0, 0, 1], dtype=np.float32)  # the head wants action 2, whatever comes of it
+    >>> wall = np.array([0, 0, 1], dtype=np.float32)  # the head always chooses action 2
     >>> actions = []
     >>> for _ in range(6):
     ...     actions.append(policy.act(wall))
@@ -134,7 +134,7 @@ class LeastTried:
         return f"LeastTried({self.policy!r}, num_actions={self.num_actions})"
 
     def _discrete(self, action: Any) -> IntArray:
-        """Actions (E,), an array of its own."""
+        """Actions (E,), as a new array."""
         actions = np.atleast_1d(np.array(action))
         fits = actions.dtype.kind in "iu" and actions.ndim == 1
         if not fits or ((actions < 0) | (actions >= self.num_actions)).any():

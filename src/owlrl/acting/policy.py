@@ -1,4 +1,4 @@
-"""`AdaptivePolicy`: acts when nobody says which task it is (the paper's Algorithm 2)."""
+"""`AdaptivePolicy`: acts when the task is unknown (the paper's Algorithm 2)."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class AdaptivePolicy:
     Made by `OwlWrapper.policy`. Only heads of tasks that were learned are arms. No module is
     changed. Where ``evidence`` is None nothing is scored and every loss is 0: enough for a selector that
     learns from none. For one environment observations come without a batch dimension; after
-    ``reset(num_envs=E)`` everything has a leading dimension E. Several threads may act, each with a policy
-    and a selector of its own.
+    ``reset(num_envs=E)`` everything has a leading dimension E. Several threads may act, each with its own
+    policy and selector.
 
     Args:
         learner: whose heads act.
@@ -111,8 +111,8 @@ class AdaptivePolicy:
 
         Args:
             num_envs: act in this many environments side by side from now on.
-            keep_evidence: go on with what earlier episodes told about the task.
-            mask: (E,) which of the running environments start anew; the trace then goes on.
+            keep_evidence: keep what earlier episodes showed about the task.
+            mask: (E,) which of the running environments start a new episode; the trace then goes on.
         """
         if mask is None:
             self.trace = []

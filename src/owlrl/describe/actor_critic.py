@@ -57,7 +57,7 @@ class ActorCriticLearner(DescribedLearner):
             ``ReplayBuffer`` of Stable-Baselines3 or CleanRL, or a list or ``deque`` of (observation,
             action, reward, next_observation, done).
         gamma: the script's discount.
-        per_task: what every task has of its own (a schedule, say), by name.
+        per_task: what is kept per task (a schedule, say), by name.
         preprocess: how a batch of raw observations becomes the networks' input; by default a cast to
             the actor's dtype and device.
         on_task_end: called when a task is left, before anything of it is remembered, e.g. to put averaged

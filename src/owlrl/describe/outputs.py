@@ -248,8 +248,8 @@ class GaussianQ:
 def normal_points(dim: int, count: int = 8) -> Tensor:
     """``count`` equally likely points of a standard normal in ``dim`` dimensions, (count, dim).
 
-    Every component takes the same ``count`` quantiles, with mean 0 and variance 1, in an order
-    of its own (a Latin hypercube). Always the same points: an expectation over them is a number that
+    Every component takes the same ``count`` quantiles, with mean 0 and variance 1, in another
+    order (a Latin hypercube). Always the same points: an expectation over them is a number that
     depends on nothing else, and no generator of anyone's is asked.
 
     >>> from owlrl.describe.outputs import normal_points

@@ -36,7 +36,7 @@ class QLearner(DescribedLearner):
         gamma: the script's discount.
         double: whether its targets are double-Q targets.
         loss: its loss per row, ``loss(q, target, reduction="none")``.
-        per_task: what every task has of its own (an exploration schedule, say): objects with
+        per_task: what is kept per task (an exploration schedule, say): objects with
             ``state_dict`` and ``load_state_dict``, by name.
         preprocess: how a batch of raw observations becomes the network's input; by default a
             cast to the network's dtype and device.

@@ -261,7 +261,7 @@ def kind_of(item: object) -> str:
 
 
 def _target_problems(name: str, target: object, online: nn.Module) -> list[str]:
-    """Whether a target network is a copy of its online network with parameters of its own."""
+    """Whether a target network is a copy of its online network with separate parameters."""
     if not isinstance(target, nn.Module):
         return [f"{name}'s target is {kind_of(target)}; expected an nn.Module or None"]
     own = {id(p) for p in online.parameters()}

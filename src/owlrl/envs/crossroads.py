@@ -49,7 +49,7 @@ class CrossroadsEnv(GridTaskEnv):
     success in the K tasks sum to at most 1, and no memoryless policy, not even a random one, solves more
     than 1/K of them on average. A task can only be known by its reward.
 
-    Each corridor has walls of its own colour (from the fifth on, of two colours in turn): the agent sees
+    The walls of each corridor have another colour (from the fifth on, two colours in turn): the agent sees
     the 7×7 cells before it and no compass, and could not tell the corridors apart otherwise.
     Up to four corridors leave a single cell; five to eight leave a hall of 5×5 cells. The agent starts
     in the middle, facing up.

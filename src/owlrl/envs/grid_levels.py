@@ -71,7 +71,7 @@ class GridTaskEnv(MiniGridEnv):
     True
     """
 
-    # For "human", gymnasium.make shows these drawings in a window of its own.
+    # For "human", gymnasium.make shows these drawings in a separate window.
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012  # Gymnasium's way
 
     def _narrow(self, num_actions: int) -> None:
@@ -106,7 +106,7 @@ class _FixedLayout(MiniGridEnv):
     level: int
 
     def _gen_grid(self, width: int, height: int) -> None:
-        # The layout has a generator of its own, so that reset(seed=…) seeds the environment's as
+        # The layout has a separate generator, so that reset(seed=…) seeds the environment's as
         # Gymnasium wants it and still gives the same layout.
         own = self._np_random, self._np_random_seed
         self._np_random, self._np_random_seed = seeding.np_random(self.level)

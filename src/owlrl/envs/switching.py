@@ -84,9 +84,9 @@ class _Plan:
 class Switching(gymnasium.Env[Any, Any]):
     """Several environments behind one: which of them acts changes at hidden times, also within an episode.
 
-    A stream of unlabelled tasks. The agent is not told; ``info["task"]`` has the true task of each step for
-    whoever evaluates. The clock runs over all episodes from the first step on, and a reset, even one with a
-    seed, does not turn it back: ``reset(seed=…)`` seeds the environments inside.
+    A stream of unlabelled tasks. The agent does not see the task; ``info["task"]`` has the true task of each
+    step, for evaluation. The clock runs over all episodes from the first step on, and a reset, even one
+    with a seed, does not turn it back: ``reset(seed=…)`` seeds the environments inside.
 
     Within an episode the state is carried over: ``unwrapped.state`` of the one environment is set in the
     other (classic control, `PendulumEnv`, `ReachEnv`), and step limits go on. That needs environments of one

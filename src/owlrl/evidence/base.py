@@ -85,7 +85,7 @@ class Evidence(ABC):
         return None
 
     def calibrate(self, learner: OffPolicyLearner | None, head: int, rows: Transitions) -> None:
-        """Fit ``head`` to rows of its own task, when that has been learned; again replaces the first."""
+        """Fit ``head`` to rows of its task, when it has been learned; a second fit replaces the first."""
         where = f"{type(self).__name__}.calibrate"
         if isinstance(head, bool) or not isinstance(head, int | np.integer) or head < 0:
             raise OwlTypeError(f"{where}: head is {head!r}; expected an int >= 0")

@@ -25,7 +25,7 @@ from owlrl.types import Transitions
 
 __all__ = ["TDErrorEvidence", "plain_loss", "td_scale"]
 
-# A head is not trusted to be right to more than a hundredth of its own values: a
+# A head is not trusted to be right to more than a hundredth of its values: a
 # deterministic task learned to the last bit would else be ruled out by rounding.
 _PRECISION = 0.01
 _SMALLEST = 1e-8  # where rewards and values are all zero: any error at all is then a full one

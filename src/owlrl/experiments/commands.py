@@ -177,7 +177,7 @@ class Evaluate:
                 rows += evaluate(session, tasks, run.acting, episodes=self.episodes, label=label)
         if not rows:
             raise OwlValueError(
-                f"policies are {run.acting}, which need a head that is told, and none has learned "
+                f"policies are {run.acting}, which need the task given, and no head has learned "
                 f"{', '.join(task for tasks in sets.values() for task in tasks)}; expected others, e.g. "
                 "--policies random"
             )
@@ -398,7 +398,7 @@ class Demo:
         shown = "Return of an episode" if pendulum else "Share of episodes that reached the goal that pays"
         print(f"\n{shown}:\n\n{demo.table()}\n")
         moving = (
-            f" {self.picture.with_suffix('.gif')} shows one episode, the task not told." if pendulum else ""
+            f" {self.picture.with_suffix('.gif')} shows one episode, the task unknown." if pendulum else ""
         )
         print(f"{time.monotonic() - start:.0f} s. The picture is {self.picture}.{moving}")
         return 0

@@ -211,7 +211,7 @@ def compare(
 def compare_file(path: str | os.PathLike[str], *, progress: bool = True, **instead: Any) -> Study:
     """`compare` what a file of Python says; workers execute the same file.
 
-    The file has ``make_model`` and ``tasks``, and what else of `compare`'s arguments it wants to say
+    The file has ``make_model`` and ``tasks``, and any other arguments of `compare`
     (``steps``, ``methods``, …) as variables of these names; or a function ``study()`` that returns them as a
     dict.
 
@@ -419,7 +419,7 @@ class _Visits:
         return self.method.view(make_env(self.plan.tasks[task], self.seed))
 
     def _score(self, learned: Learned, visit: int, task: str, mode: str) -> Row:
-        """One evaluation, in an environment of its own; nothing if the method cannot act there yet."""
+        """One evaluation, in a new environment; nothing if the method cannot act there yet."""
         env = self._env(task)
         share_statistics(self.envs[task], env)
         with kept_generators(), closing(env):

@@ -95,7 +95,7 @@ class PendulumLanes:
 
 
 class ControlSession:
-    """A SAC, its replay, its guard and its evidence, as a `Run` with continuous actions says.
+    """A SAC, its replay, its regularizer and its evidence, as a `Run` with continuous actions says.
 
     It has what a `Session` has. A method with one head takes all tasks for one that comes back.
 
@@ -144,7 +144,7 @@ class ControlSession:
         self.heads[name] = record.head
 
     def policy(self, name: str, truth: Sequence[str]) -> AdaptivePolicy:
-        """A policy by name; the oracle is told ``truth``, the task of each lane it will act in."""
+        """A policy by name; the oracle is given ``truth``, the task of each lane it will act in."""
         return acting_policy(self, name, truth)
 
     def lanes(self, tasks: Sequence[TaskSpec], copies: int) -> PendulumLanes:
@@ -152,7 +152,7 @@ class ControlSession:
         return PendulumLanes(tasks, copies, seed=10_000 + self.run.seed)
 
     def score(self, task: str, head: int) -> float:
-        """Mean return of some episodes with the head told."""
+        """Mean return of some episodes with the task given."""
         told = AdaptivePolicy(self.learner, OracleSelector(0), None, {task: head})
         return float(run_lanes(told, self.lanes([self.tasks[task]], self.run.episodes)).returns.mean())
 
@@ -173,7 +173,7 @@ class ControlSession:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> ControlSession:
-        """A session that acts as the saved one did; its replay and its guard are empty."""
+        """A session that acts as the saved one did; its replay and its regularizer are empty."""
         state = load_state(path)
         if not isinstance(state, dict) or set(state) != {"run", "heads", "control"}:
             raise OwlValueError(f"ControlSession.load: {path} is a checkpoint of something else")

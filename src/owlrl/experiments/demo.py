@@ -42,8 +42,8 @@ class Demo:
         trace: probability of each task's head at each step of one episode in the last task.
 
     >>> from owlrl.experiments.demo import Demo
-    >>> print(Demo({"OWL, told": {"goal 0": 1.0}}, []).table().splitlines()[1])
-      OWL, told                      1.00     1.00
+    >>> print(Demo({"OWL, task given": {"goal 0": 1.0}}, []).table().splitlines()[1])
+      OWL, task given                1.00     1.00
     """
 
     scores: dict[str, dict[str, float]]
@@ -82,7 +82,7 @@ def run_demo(
     >>> from owlrl.experiments.demo import run_demo
     >>> demo = run_demo(arms=2, frames=320, episodes=4, quiet=True)
     >>> sorted(demo.scores)
-    ['OWL, not told', 'OWL, random heads', 'OWL, told', 'one head, shared replay']
+    ['OWL, random heads', 'OWL, task given', 'OWL, task unknown', 'one head, shared replay']
     """
     counts = {"frames": frames, "episodes": episodes}
     problems = [problem for name, value in counts.items() if (problem := int_problem(name, value))]
@@ -102,8 +102,8 @@ def run_demo(
     scores = {"one head, shared replay": _one_head(envs, frames, episodes, seed, quiet)}
     owl = _owl(envs, frames, seed, quiet)
     selectors: dict[str, Any] = {
-        "OWL, told": lambda arm: OracleSelector(arm),
-        "OWL, not told": lambda arm: ExpWeightsSelector(seed=seed),
+        "OWL, task given": lambda arm: OracleSelector(arm),
+        "OWL, task unknown": lambda arm: ExpWeightsSelector(seed=seed),
         "OWL, random heads": lambda arm: UniformSelector(seed=seed),
     }
     for method, make in selectors.items():
@@ -170,7 +170,7 @@ def _one_head(
     agent = DQN(first, replay=replay, seed=seed)
     for name, env in envs.items():
         _say(quiet, f"one head, shared replay: learning {name}")
-        agent.epsilon.load_state_dict({"seen": 0})  # explores anew in each task, as OWL does
+        agent.epsilon.load_state_dict({"seen": 0})  # explores again in each task, as OWL does
         agent.learn(frames, env=env, progress_bar=not quiet)
     return {name: _success(_Greedy(agent), env, episodes) for name, env in envs.items()}
 
@@ -221,7 +221,7 @@ FOUND = "hedge+model"
 # What is shown: per method, a name for every way to act.
 SHOWN = {
     "experience-replay": {"oracle": "one head, shared replay"},
-    "owl-memory": {"oracle": "OWL, told", FOUND: "OWL, not told", "random": "OWL, random heads"},
+    "owl-memory": {"oracle": "OWL, task given", FOUND: "OWL, task unknown", "random": "OWL, random heads"},
 }
 
 
@@ -239,7 +239,7 @@ def run_pendulum_demo(
 
     >>> from owlrl.experiments.demo import run_pendulum_demo
     >>> demo = run_pendulum_demo(frames=8, episodes=2, quiet=True)
-    >>> sorted(demo.scores["OWL, told"])
+    >>> sorted(demo.scores["OWL, task given"])
     ['pendulum+90', 'pendulum-90']
     """
     if output is not None:

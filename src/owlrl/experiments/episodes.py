@@ -1,4 +1,4 @@
-"""Whole episodes in many tabulated tasks at once, with what a study wants to know of each."""
+"""Whole episodes in many tabulated tasks at once, with what a study measures of each."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class Episodes:
 
 
 def run_lanes(policy: AdaptivePolicy | LeastTried, lanes: AnyLanes, *, consecutive: int = 1) -> Episodes:
-    """Run ``consecutive`` episodes in every lane, each going on with what the ones before it told.
+    """Run ``consecutive`` episodes in every lane, each with the evidence of the ones before it.
 
     >>> from owlrl.experiments import Run, Session
     >>> from owlrl.experiments.episodes import Lanes, run_lanes

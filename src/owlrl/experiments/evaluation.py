@@ -52,7 +52,7 @@ def evaluate(
             chosen = {name: table for name, table in tables.items() if name in session.heads}
         if not chosen:
             continue
-        # A told head acts the same in every episode of a deterministic task.
+        # With the task given, a head acts the same in every episode of a deterministic task.
         copies = 1 if policy == ORACLE and not session.run.control else episodes
         side_by_side = session.lanes(list(chosen.values()), copies)
         found = run_lanes(_policy(session, policy, chosen, copies), side_by_side)

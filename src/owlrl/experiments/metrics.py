@@ -179,7 +179,7 @@ def steps_to_identify(arms: npt.ArrayLike, lengths: npt.ArrayLike, truth: npt.Ar
 
 
 def regret(oracle: npt.ArrayLike, adaptive: npt.ArrayLike) -> float:
-    """Mean of score when the head is told − score when it is found; arrays of one shape.
+    """Mean of score with the task given − score with the task unknown; arrays of one shape.
 
     >>> from owlrl.experiments import regret
     >>> regret([1.0, 1.0], [0.5, 1.0])
@@ -251,7 +251,7 @@ def stratified_bootstrap(
         scores: (seeds, tasks).
         statistic: from (resamples, seeds, tasks) to (resamples,).
         level: of confidence.
-        resamples: how often the seeds are drawn anew.
+        resamples: how often the seeds are drawn again.
         seed: of the draws.
 
     >>> from owlrl.experiments import stratified_bootstrap

@@ -102,8 +102,8 @@ MARKERS = "osDv^"  # of the policies that are looked at after each task only
 def learning_curves(results: Iterable[Result]) -> Figure:
     """How well each task is solved while one after the other is trained: a row per task, a column per method.
 
-    The line is the mean over seeds with the head told, the shade around it one standard deviation;
-    marks are policies that are not told. Every background band has the colour of the task in training then.
+    The line is the mean over seeds with the task given, the shade around it one standard deviation;
+    marks are policies with the task unknown. Background bands have the colour of the task in training.
 
     Args:
         results: of one sequence of tasks, of any methods and seeds; rows of kind "score" and "training".
@@ -349,13 +349,13 @@ def _key(figure: Figure, adaptive: Sequence[str], *, shade: bool) -> None:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    told = "head told, mean over seeds" if shade else "head told"
+    told = "task given, mean over seeds" if shade else "task given"
     parts: list[tuple[Any, str]] = [(Line2D([], [], color=INK, lw=1.8), told)]
     if shade:
         parts.append((Patch(color=INK, alpha=0.25, lw=0), "± one standard deviation"))
     for place, policy in enumerate(adaptive):
         mark = Line2D([], [], ls="none", marker=MARKERS[place % len(MARKERS)], mfc="white", mec=INK)
-        parts.append((mark, f"not told: {label(policy)}"))
+        parts.append((mark, f"task unknown: {label(policy)}"))
     parts.append((Patch(facecolor=QUIET, alpha=0.3, lw=0), "the task of that colour is in training"))
     handles, texts = zip(*parts, strict=True)
     columns = min(len(parts), max(2, int(figure.get_figwidth() / 2.9)))

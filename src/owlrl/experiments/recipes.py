@@ -34,8 +34,8 @@ class Recipe:
         init: a new task's head, "fresh", answering "zero" or a "copy" of the last one.
         head: makes a head of another kind than a linear one from feature size and actions.
         dropout: probability of the paper's MC dropout; 0 for none.
-        epsilon_restart: on a revisit exploration starts anew and falls so many times faster; None
-            resumes it where it was.
+        epsilon_restart: on a revisit exploration starts again and falls so many times faster; None
+            resumes it where it stopped.
 
     >>> from owlrl.experiments import METHODS
     >>> METHODS["owl"].strength, METHODS["experience-replay"].heads
@@ -106,7 +106,7 @@ METHODS: dict[str, Recipe] = {
             control=EWC,
             warm_start=WARM,
         ),
-        Recipe("owl-no-ewc", "heads without a guard", control={}),
+        Recipe("owl-no-ewc", "heads without a regularizer", control={}),
         Recipe(
             "owl-distill-current",
             "distillation on the current task's states",
@@ -118,7 +118,7 @@ METHODS: dict[str, Recipe] = {
         *(
             Recipe(
                 f"owl-epsilon-restart-{rate}x",
-                "exploration starts anew on revisits",
+                "exploration starts again on revisits",
                 regularizer=_ewc,
                 strength=LAMBDA,
                 epsilon_restart=float(rate),

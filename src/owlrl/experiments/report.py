@@ -201,7 +201,7 @@ class _Method:
 
     def _recorded(self, session: Session | ControlSession) -> Iterator[str]:
         policy = self._best(self.group.policies()) or ORACLE
-        told = "told the task" if policy.startswith(ORACLE) else "not told the task"
+        told = "task given" if policy.startswith(ORACLE) else "task unknown"
         about = f"{policy}, {told}" if session.run.recipe.heads else "one head for all tasks"
         for task in _some(list(session.heads), self.episodes):
             recording = record_episode(session, task, policy=policy)
@@ -259,7 +259,7 @@ def _some(things: list[Any], most: int) -> list[Any]:
     return [things[place] for place in places.tolist()]
 
 
-# What `owlrl train` can be told, and how; the rest of a run needs Python.
+# What `owlrl train` has options for; the rest of a run needs Python.
 OPTIONS = {
     "tasks": "tasks",
     "arguments": "arguments",

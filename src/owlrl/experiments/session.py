@@ -55,7 +55,7 @@ class Trained(Protocol):
 
 
 class Session:
-    """An agent, its replay, its guard and its evidence, as a `Run` says.
+    """An agent, its replay, its regularizer and its evidence, as a `Run` says.
 
     Attributes:
         run: what was asked for.
@@ -116,7 +116,7 @@ class Session:
         self._visits[name] = self._visits.get(name, 0) + 1
 
     def policy(self, name: str, truth: Sequence[str]) -> AdaptivePolicy | LeastTried:
-        """A policy by name; the oracle is told ``truth``, the task of each lane it will act in."""
+        """A policy by name; the oracle is given ``truth``, the task of each lane it will act in."""
         policy = acting_policy(self, name, truth)
         if not parse_policy(name).least_tried:
             return policy
@@ -211,7 +211,7 @@ class Session:
 
 
 def acting_policy(session: Trained, name: str, truth: Sequence[str]) -> AdaptivePolicy:
-    """A policy by name for what a session has learned; the oracle is told ``truth``, a task per lane.
+    """A policy by name for what a session has learned; the oracle is given ``truth``, a task per lane.
 
     >>> from owlrl.experiments import Run, Session
     >>> from owlrl.experiments.session import acting_policy
@@ -228,7 +228,7 @@ def acting_policy(session: Trained, name: str, truth: Sequence[str]) -> Adaptive
         chosen = SELECTORS[selector](session.run.seed)
         return AdaptivePolicy(session.learner, chosen, session.evidence.part(evidence), arms, trace=True)
     if unknown := sorted(set(truth) - set(arms)) if heads else []:
-        raise OwlValueError(f"Session.policy: there is no head for {', '.join(unknown)} to be told")
+        raise OwlValueError(f"Session.policy: the oracle has no head for {', '.join(unknown)}")
     places = {task: place for place, task in enumerate(arms)}
     told = OracleSelector(np.array([places.get(task, 0) for task in truth], dtype=np.int64))
     return AdaptivePolicy(session.learner, told, None, arms, trace=True)

@@ -147,7 +147,7 @@ STUDIES: dict[str, StudyPlan] = {
     "headline": StudyPlan("sc3 and sc5", lambda seed: STUDIES["sc3"].make(seed) + STUDIES["sc5"].make(seed)),
     "ablations": StudyPlan("the paper's ablations on five crossings, one pass", _ablations),
     "revisits": StudyPlan("what matters when tasks come back: two crossings, two rounds", _revisits),
-    "strengths": StudyPlan("how strong each guard should be, on three crossings", _strengths),
+    "strengths": StudyPlan("how strong each regularizer should be, on three crossings", _strengths),
     "pendulum": StudyPlan(
         "two opposed Pendulums, three rounds as in the paper; and each by itself", _pendulum
     ),
@@ -217,7 +217,7 @@ def reproduce(
     """
     runs = study_runs(name, seeds=seeds, methods=methods, frames=frames)
     own = {result_path(directory, run) for run in runs}
-    for path in set(Path(directory).glob("*.jsonl")) - own:  # what is damaged of its own is done again
+    for path in set(Path(directory).glob("*.jsonl")) - own:  # damaged files of these runs are run again
         read_result(path)  # what is no result is refused now, not after hours
     attempts = run_all(runs, directory, jobs=jobs, backend=backend, scheduler=scheduler, progress=progress)
     return study_table(runs, load_results(directory)), attempts

@@ -135,7 +135,7 @@ class Group:
         return Quartiles.of([cumulative_performance(curve) for curve in curves]) if all(curves) else None
 
     def forgetting(self) -> float | None:
-        """Mean over seeds, with the head told; None if training was not followed."""
+        """Mean over seeds, with the task given; None if training was not followed."""
         if not all(_curve(result, ORACLE) for result in self.results):
             return None
         return float(np.mean([forgetting(_curve(r, ORACLE), _spans(r)) for r in self.results]))

@@ -29,7 +29,7 @@ Row = dict[str, Any]
 
 
 class Resume:
-    """Keeps a session and what training has told so far, task after task; without a path it keeps nothing.
+    """Keeps a session and the rows of training so far, task after task; without a path it keeps nothing.
 
     Args:
         path: of the file; None for none.
@@ -55,9 +55,9 @@ class Resume:
         try:
             state = load_state(self.path)
         except OwlValueError as error:
-            raise OwlValueError(f"Resume: {error}; remove it to begin anew") from error
+            raise OwlValueError(f"Resume: {error}; remove it to start from scratch") from error
         if not isinstance(state, dict) or state.get("run") != session.run.to_json():
-            raise OwlValueError(f"Resume: {self.path} is of another run; remove it to begin anew")
+            raise OwlValueError(f"Resume: {self.path} is of another run; remove it to start from scratch")
         session.load_state_dict(state["session"])
         session.spent = state["spent"]
         torch.set_rng_state(state["session"]["learner"]["rng"]["torch"])
@@ -84,7 +84,7 @@ CONTROL_TRACED = (ORACLE, "hedge+reward", "hedge+nll", "paper+nll-raw", "paper+t
 
 
 class Curve:
-    """How well the tasks seen so far are solved when their head is told, every so many frames.
+    """How well the tasks seen so far are solved with the task given, every so many frames.
 
     Asked is the network that the agent would hand over if its training ended now; for continuous actions
     the score is a mean return. Rows have kind "score": ``step`` (frames of all tasks so far), ``task``,

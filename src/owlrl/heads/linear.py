@@ -141,7 +141,7 @@ def _homed(stack: Tensor, parameters: Sequence[Tensor]) -> bool:
 class MultiHeadLinear(nn.Linear):
     """An ``nn.Linear`` that was given more heads; its own weight stays head 0 under its own name.
 
-    Made in place by `promote_output_layers`; which head a call computes is told by the pointer.
+    Made in place by `promote_output_layers`; the pointer says which head a call computes.
 
     >>> from torch import nn
     >>> from owlrl.heads.linear import MultiHeadLinear

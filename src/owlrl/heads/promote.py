@@ -239,7 +239,7 @@ def promote_output_layers(
 
 
 def _or_none(function: Any, *inputs: Tensor) -> Tensor | None:
-    # a foreign forward may mix the H*B rows with B rows of its own: then it cannot be batched
+    # a foreign forward may mix the H*B rows with B other rows: then it cannot be batched
     try:
         out: Tensor = function(*inputs)
     except RuntimeError:

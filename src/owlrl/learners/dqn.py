@@ -60,7 +60,7 @@ class DQN(LearningLoop):
     >>> len(DQN(gymnasium.make("CartPole-v1"), head=two_layers).q.heads[0])
     3
 
-    Task after task, each with a head and a schedule of exploration of its own:
+    Task after task, with a head and an exploration schedule per task:
 
     >>> from owlrl import OwlWrapper
     >>> owl = OwlWrapper(DQN(gymnasium.make("CartPole-v1"), seed=0))

@@ -49,7 +49,7 @@ class SAC(LearningLoop):
     >>> agent.updates, agent.predict(agent.env.reset(seed=0)[0]).shape
     (10, (1,))
 
-    Task after task, each with heads and a temperature of its own:
+    Task after task, with heads and a temperature per task:
 
     >>> from owlrl import OwlWrapper
     >>> owl = OwlWrapper(SAC(gymnasium.make("Pendulum-v1"), seed=0))

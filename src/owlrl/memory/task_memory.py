@@ -102,7 +102,7 @@ class TaskMemory:
         self._version = 0
         self._settled = True
         self._scaling: Scaling | None = None
-        self._changed: Callable[[], None] | None = None  # told of each change of what is charged
+        self._changed: Callable[[], None] | None = None  # called at each change of what is charged
 
     @property
     def capacity(self) -> int:

@@ -1,4 +1,4 @@
-"""`Regularizer`: what every guard against forgetting is built on."""
+"""`Regularizer`: the base of everything that guards against forgetting."""
 
 from __future__ import annotations
 

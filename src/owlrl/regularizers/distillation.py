@@ -108,9 +108,9 @@ class _Compared(NamedTuple):
 
 
 class DistillationRegularizer(Regularizer):
-    """Holds the outputs of earlier tasks' heads to what they were.
+    """Holds the outputs of earlier tasks' heads to their stored values.
 
-    With ``states="memory"`` the head's outputs on rows of its own task are kept, and one batch of them,
+    With ``states="memory"`` the head's outputs on rows of its task are kept, and one batch of them,
     spread evenly over earlier tasks (16 at most, chosen at random), is compared per update. Trunk and old
     heads both learn from it. The rows are those of the task's memory where one is bound; used alone, up to
     ``memory_size`` of the inputs that `remember` is given are kept.
@@ -423,7 +423,7 @@ class DistillationRegularizer(Regularizer):
         if [_kind(x) for x in inputs] != [_kind(x) for x in like]:
             raise OwlTypeError(
                 f'DistillationRegularizer: with states="current" the learner gave inputs of {got} for '
-                f"network {name!r}; expected {expected}, what it was remembered with"
+                f"network {name!r}; expected {expected}, as when the task was remembered"
             )
         return inputs
 

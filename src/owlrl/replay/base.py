@@ -38,7 +38,7 @@ KEY = 3  # tells a replay's random numbers from those of other parts without a s
 
 
 class RowStore:
-    """Rows in a `FrameRing`, with a sampler's draw that is told of each change."""
+    """Rows in a `FrameRing`, with a sampler's draw that is notified of each change."""
 
     def __init__(self, spec: RowSpec, *, capacity: int, num_lanes: int, sampler: Sampler) -> None:
         self.ring = FrameRing(spec, capacity=capacity, num_lanes=num_lanes)

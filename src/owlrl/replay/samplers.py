@@ -18,7 +18,7 @@ __all__ = ["PrioritizedSampler", "RewardBalancedSampler", "RowDraw", "Sampler", 
 
 
 class RowDraw(Protocol):
-    """A sampler bound to one ring: draws live rows, and is told of every change to them."""
+    """A sampler bound to one ring: draws live rows, and is notified of every change to them."""
 
     def changed(self, added: np.ndarray, dropped: np.ndarray) -> None:
         """Rows were overwritten (``dropped``), then rows became live (``added``, may repeat them)."""

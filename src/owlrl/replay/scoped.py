@@ -162,8 +162,8 @@ class RehearsalReplay(RingReplay):
 
     With probability ``current`` that is the current task, otherwise an earlier one drawn
     uniformly; ``Transitions.task`` tells which. Arguments and methods are those of
-    `TaskScopedReplay`, with ``current`` instead of ``warm_start``; each task has a ring of
-    ``capacity`` rows of its own, whose memory the system hands out as it fills. ``len``, `clear`
+    `TaskScopedReplay`, with ``current`` instead of ``warm_start``; there is a ring of
+    ``capacity`` rows per task, whose memory the system hands out as it fills. ``len``, `clear`
     and `sample_distinct` are about the current task. Earlier tasks with fewer rows than a batch
     are left out of the draw. Rows added before the first `begin_task` go with it. A loop that uses
     it must train the head of ``batch.task``, not the active one (`owlrl.learners.DQN.head_of`).

@@ -1,4 +1,4 @@
-"""Selection: which head acts when nobody says which task it is.
+"""Selection: which head acts when the task is unknown.
 
 A selector takes one loss per head and step and says which head acts next. Where the losses come
 from is the business of `owlrl.evidence`.

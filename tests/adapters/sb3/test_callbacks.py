@@ -92,7 +92,7 @@ def test_evaluation_is_normalised_as_the_task_that_is_learned():
     evaluation = EvalCallback(env(training=False), eval_freq=10, n_eval_episodes=1, verbose=0, warn=False)
     with owl.task("a"):
         model.learn(30)
-    with pytest.warns(UserWarning, match="statistics of its own"), owl.task("b", env=env()):
+    with pytest.warns(UserWarning, match="statistics per task"), owl.task("b", env=env()):
         model.learn(20, callback=evaluation)
         own = model.get_vec_normalize_env().obs_rms
     assert np.array_equal(evaluation.eval_env.obs_rms.mean, own.mean)
@@ -114,7 +114,7 @@ def test_the_wrapper_may_be_saved_by_a_callback(tmp_path):
     fresh = dqn()
     again = OwlWrapper.load(tmp_path / "owl.safetensors", fresh)
     assert {name: record.visits for name, record in again.tasks.items()} == {"a": 1, "b": 0}
-    with pytest.raises(OwlValueError, match="'b' had an environment of its own"), again.task("b"):
+    with pytest.raises(OwlValueError, match="environment of 'b' is not saved"), again.task("b"):
         pass
     with again.task("b", env=Guess(sign=-1)):
         # a callback is called before the row of its step is stored

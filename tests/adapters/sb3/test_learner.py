@@ -301,7 +301,7 @@ def test_tasks_with_environments_of_their_own_need_them_after_loading(tmp_path):
     owl.save(tmp_path / "owl.safetensors")
     fresh = dqn()
     again = OwlWrapper.load(tmp_path / "owl.safetensors", fresh)
-    with pytest.raises(OwlValueError, match="'b' had an environment of its own"), again.task("b"):
+    with pytest.raises(OwlValueError, match="environment of 'b' is not saved"), again.task("b"):
         pass
     with again.task("b", env=Guess(sign=-1)):
         fresh.learn(10)

@@ -166,7 +166,7 @@ def test_noise_of_gsde_is_each_tasks_own():
         model.learn(10)
 
 
-OF_ITS_OWN = "every task has statistics of its own in VecNormalize"
+OF_ITS_OWN = "VecNormalize has statistics per task"
 
 
 def test_statistics_of_several_tasks_are_warned_of_once():

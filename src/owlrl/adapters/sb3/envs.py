@@ -178,7 +178,7 @@ class TaskEnvs:
         several = len({known.place for known in self._known.values()}) > 1
         if given is None and several and task in self._known and task not in self._of_task:
             raise OwlValueError(
-                f"OwlWrapper.task: {task!r} had an environment of its own, which is not saved; pass env="
+                f"OwlWrapper.task: the environment of {task!r} is not saved in the file; pass env="
             )
         return given or self._of_task.get(task) or self.to_come()
 

@@ -57,7 +57,7 @@ class SB3Replay(BufferReplay):
     Args:
         model: the model, whose ``learn`` goes on writing to ``model.replay_buffer``.
         envs: the tasks' environments.
-        state: what else every task has of its own.
+        state: what else is kept per task.
         observations: how observations lie in rows.
         rollouts: where the model's ``learn`` is.
         warm_start: steps kept of each task for its return, over all environments; 0 keeps none.
@@ -140,7 +140,7 @@ class SB3Replay(BufferReplay):
             refill(model.replay_buffer, self._kept.get(task, {}))
             self._mark_seen()
             if not in_learn:
-                model._last_obs = None  # so that learn resets the environment, whatever it is told
+                model._last_obs = None  # so that learn resets the environment, whatever its arguments
                 model.ep_info_buffer = None
         elif len(self):
             self._mark_unseen()  # rows that the model came with are its first task's

@@ -1,4 +1,4 @@
-"""`TaskState`: what every task has of its own in a Stable-Baselines3 model beside its head."""
+"""`TaskState`: what is kept per task of a Stable-Baselines3 model, beside the head."""
 
 from __future__ import annotations
 
@@ -175,8 +175,8 @@ class TaskState:
             return
         self._warned = True
         warnings.warn(
-            "OwlWrapper.task: every task has statistics of its own in VecNormalize. That is right while the "
-            "task is told. owl.policy() and owl.evaluate(env) without task= see what one environment "
+            "OwlWrapper.task: VecNormalize has statistics per task. That is right while the "
+            "task is given. owl.policy() and owl.evaluate(env) without task= see what one environment "
             "normalises for all heads: for them train with one frozen set (VecNormalize(..., "
             "training=False)), or without",
             UserWarning,
@@ -204,7 +204,7 @@ class TaskState:
 
 
 class TaskParameter:
-    """A parameter beside the networks' heads that every task has of its own, with its optimizer's state.
+    """A parameter beside the networks' heads that is kept per task, with its optimizer's state.
 
     For the noise of gSDE: how much a task is explored is not to be carried over to the next.
 
@@ -270,7 +270,7 @@ def set_statistics(env: VecNormalize | None, kept: dict[str, Any] | None) -> Non
 
 
 def fresh_statistics(env: VecNormalize) -> None:
-    """Let a ``VecNormalize`` that still learns its statistics begin anew; a frozen one stays as it is.
+    """Let a ``VecNormalize`` that still learns its statistics start from scratch; a frozen one is kept.
 
     >>> from stable_baselines3.common.env_util import make_vec_env
     >>> from stable_baselines3.common.vec_env import VecNormalize
