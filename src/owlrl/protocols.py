@@ -340,6 +340,13 @@ class OffPolicyLearner(Protocol):
         """Write numbers to the learner's own log; nothing where it has none."""
         ...
 
+    def at_border(self, callback: Callable[[], None]) -> Callable[[], None] | None:
+        """Call ``callback()`` when every row is stored and no update is half done; returns what ends that.
+
+        What is saved there can be gone on from exactly. None where only the user's own loop knows when.
+        """
+        ...
+
     def prepare(self, observation: Any) -> Tensor:
         """What the networks are called with for a batch of raw observations.
 

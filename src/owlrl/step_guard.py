@@ -47,7 +47,8 @@ observations and loss, or lower the step size
     """
 
     def __init__(self, learner: OffPolicyLearner, on_step: Callable[[int], None] | None = None) -> None:
-        self.steps = 0
+        self.steps = 0  # since `begin`
+        self.total = 0
         self._on_step = on_step
         self._learner = learner
         self._task: str | None = None
@@ -104,6 +105,7 @@ observations and loss, or lower the step size
             )
         if id(optimizer) == self._first:
             self.steps += 1
+            self.total += 1
             if self._on_step is not None:
                 self._on_step(self.steps)
         grads = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]

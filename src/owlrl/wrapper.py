@@ -15,6 +15,7 @@ from owlrl._arguments import Arguments
 from owlrl.acting.episodes import Evaluation, collect_rows, run_episodes, space_problems
 from owlrl.acting.export import export_policy
 from owlrl.acting.policy import AdaptivePolicy
+from owlrl.autosave import Autosave
 from owlrl.checkpoint import load_state, save_state, set_rng_state
 from owlrl.describe.given import (
     as_env,
@@ -342,6 +343,14 @@ replay=TaskScopedReplay, tasks=['left', 'right'])
         """
         self._refuse_unwrapped("save")
         save_state(path, self.state_dict())
+
+    def autosave(
+        self, path: Any, *, seconds: float | None = 60.0, steps: int | None = None, keep: int = 1
+    ) -> Autosave:
+        """Save by itself while the learner trains, every so often: see `owlrl.autosave.Autosave`."""
+        return Autosave(
+            self.save, self.learner.at_border, self._guard, path, seconds=seconds, steps=steps, keep=keep
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """What `save` writes, as one tree of tensors, arrays, numbers, strings, lists and dicts."""

@@ -115,6 +115,10 @@ class DescribedLearner(ABC):
         """Nothing: a script's own log is not known here; ``OwlWrapper(watch=...)`` is called instead."""
         return
 
+    def at_border(self, callback: Callable[[], None]) -> Callable[[], None] | None:
+        """None: only a script's own loop knows where its turns end."""
+        return None
+
     def set_env(self, env: object) -> None:
         """Refused: the loop of a hand-written learner has its environment in its own hands."""
         raise OwlStateError(

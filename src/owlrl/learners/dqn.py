@@ -229,6 +229,10 @@ class _DescribedDQN(QLearner):
         """The agent's seed."""
         return self.agent.seed
 
+    def at_border(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call ``callback()`` after each frame and its updates; returns what ends that."""
+        return self.agent.at_frame_end(callback)
+
     def set_env(self, env: object) -> None:
         """Train in ``env`` from now on."""
         self.agent.set_env(env)

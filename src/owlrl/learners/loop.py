@@ -110,6 +110,7 @@ class LearningLoop(ABC):
         # moves on with everything that changes the environment: tells states before from states after it
         self._clock = 0
         self._entered = False  # a task's counts were loaded and no frame was made since
+        self._at_frame_end: list[Callable[[], None]] = []
 
     def learn(
         self,
@@ -144,8 +145,19 @@ class LearningLoop(ABC):
                 left, seen = left - copies, seen + copies
                 self._ahead = max(0, -left)
                 bar.update(copies)
+                for look in list(self._at_frame_end):
+                    look()
                 if callback is not None:
                     callback(self, seen)
+
+    def at_frame_end(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call ``callback()`` after each frame of `learn` and its updates; returns what ends that.
+
+        What is saved there can be gone on from exactly.
+        """
+        callbacks = self._at_frame_end
+        callbacks.append(callback)
+        return lambda: callbacks.remove(callback) if callback in callbacks else None
 
     def set_env(self, env: Any) -> None:
         """Learn in ``env`` from now on, beginning with its reset.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -268,6 +268,10 @@ class _DescribedSAC(ActorCriticLearner):
     def seed(self) -> int | None:
         """The agent's seed."""
         return self.agent.seed
+
+    def at_border(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call ``callback()`` after each frame and its updates; returns what ends that."""
+        return self.agent.at_frame_end(callback)
 
     def set_env(self, env: object) -> None:
         """Train in ``env`` from now on."""

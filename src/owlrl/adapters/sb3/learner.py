@@ -136,10 +136,18 @@ class SB3Learner:
     def at_rollout_end(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call ``callback()`` after each rollout of ``learn``, before its updates; returns what ends that.
 
-        The only moment inside ``learn`` when tasks may be changed, and a state saved that can be gone on
-        from: every step that was made is stored, and no update is half done.
+        The only moment inside ``learn`` when tasks may be changed: every step that was made is stored, and
+        no update is half done. (A state that is saved here is gone on from without the rollout's updates,
+        since ``learn`` begins with a rollout; save in `at_border` instead.)
         """
         return self._rollouts.at_end(callback)
+
+    def at_border(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call ``callback()`` before each rollout of ``learn``, after all updates; returns what ends that.
+
+        What is saved there can be gone on from exactly: ``learn`` begins with a rollout.
+        """
+        return self._rollouts.at_start(callback)
 
     def record(self, numbers: Mapping[str, float]) -> None:
         """Write numbers to the model's logger under ``owl/``, if it has one yet (``learn`` makes it)."""

@@ -61,7 +61,8 @@ class Rollouts:
         self.model = model
         self.counter = counter
         self.where: Where = "outside"
-        self._callbacks: list[Callable[[], None]] = []
+        self._at_start: list[Callable[[], None]] = []
+        self._at_end: list[Callable[[], None]] = []
 
     def install(self) -> None:
         """Begin to follow the model."""
@@ -76,13 +77,11 @@ class Rollouts:
 
     def at_end(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call ``callback()`` after each rollout, before its updates; returns what ends that."""
-        self._callbacks.append(callback)
+        return _added(self._at_end, callback)
 
-        def remove() -> None:
-            if callback in self._callbacks:
-                self._callbacks.remove(callback)
-
-        return remove
+    def at_start(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call ``callback()`` before each rollout, after the updates of the one before."""
+        return _added(self._at_start, callback)
 
     def refuse(self, what: str) -> None:
         """Raise if ``learn`` is running and not at a border."""
@@ -101,10 +100,15 @@ class Rollouts:
         finally:
             self.where = before
 
+    def start(self) -> None:
+        """A rollout is to begin."""
+        for callback in list(self._at_start):
+            callback()
+
     def end(self) -> None:
         """A rollout is over."""
         with self.at("border"):
-            for callback in list(self._callbacks):
+            for callback in list(self._at_end):
                 callback()
 
     def __reduce__(self) -> tuple[type, tuple[()]]:
@@ -132,6 +136,7 @@ class _Reports(OffPolicyAlgorithm):
         rollouts: Rollouts | None = getattr(self, ATTRIBUTE, None)
         if rollouts is None:
             return super().collect_rollouts(*arguments, **options)
+        rollouts.start()
         try:
             with rollouts.at("collecting"):
                 collected = super().collect_rollouts(*arguments, **options)
@@ -156,6 +161,17 @@ class _Reports(OffPolicyAlgorithm):
         function, (_, *more), state, *rest = reduced
         own = {name: value for name, value in state.items() if name != ATTRIBUTE}
         return function, (type(self).__mro__[2], *more), own, *rest
+
+
+def _added(callbacks: list[Callable[[], None]], callback: Callable[[], None]) -> Callable[[], None]:
+    """Add a callback; returns what takes it out again."""
+    callbacks.append(callback)
+
+    def remove() -> None:
+        if callback in callbacks:
+            callbacks.remove(callback)
+
+    return remove
 
 
 @cache
