@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from owlrl._arguments import own_generator
-from owlrl.memory.reservoir import quotas
+from owlrl.memory._reservoir import quotas
 from owlrl.memory.task_memory import GENERATOR
 from owlrl.types import Transitions
 

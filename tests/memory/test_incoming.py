@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from owlrl.memory.incoming import in_time_order, ranges
+from owlrl.memory._incoming import in_time_order, ranges
 
 
 @given(st.lists(st.integers(0, 3), max_size=30))

@@ -7,7 +7,7 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from owlrl.memory.reservoir import SHARES, quotas
+from owlrl.memory._reservoir import SHARES, quotas
 
 SEEN = st.lists(st.integers(0, 500), min_size=3, max_size=3)
 

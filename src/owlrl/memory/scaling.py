@@ -44,13 +44,12 @@ class Scaling:
 
     def __post_init__(self) -> None:
         arguments = Arguments("Scaling")
-        for name in ("observation_mean", "observation_std"):
+        for name, least in (("observation_mean", -np.inf), ("observation_std", 0.0)):
             value = getattr(self, name)
             if value is not None:
                 array = _numbers(value)
-                positive = name == "observation_mean" or (array is not None and (array > 0).all())
-                if array is None or not positive:
-                    what = "finite numbers" if name == "observation_mean" else "finite numbers > 0"
+                if array is None or not (array > least).all():
+                    what = f"finite numbers{' > 0' * (least == 0)}"
                     arguments.problem(f"{name} is {value!r}; expected {what}, or None")
                 object.__setattr__(self, name, array)
         for name in ("observation_clip", "reward_std", "reward_clip"):
@@ -64,32 +63,18 @@ class Scaling:
         mean, std, clip = self.observation_mean, self.observation_std, self.observation_clip
         if mean is None and std is None and clip is None:
             return values
-        scaled = values.astype(np.float64)
-        if mean is not None:
-            scaled -= mean
-        if std is not None:
-            scaled /= std
-        if clip is not None:
-            np.clip(scaled, -clip, clip, out=scaled)
-        return scaled.astype(np.float32)
+        return _scaled(values, mean, std, clip)
 
     def reward(self, values: np.ndarray) -> np.ndarray:
         """Rewards (B,) as the networks see them."""
-        scaled = values.astype(np.float64)
-        if self.reward_std is not None:
-            scaled /= self.reward_std
-        if self.reward_clip is not None:
-            np.clip(scaled, -self.reward_clip, self.reward_clip, out=scaled)
-        return scaled.astype(np.float32)
+        return _scaled(values, None, self.reward_std, self.reward_clip)
 
     def problem(self, shape: tuple[int, ...]) -> str | None:
         """What is wrong with the statistics for observations of ``shape``; None if they fit."""
         for name in ("observation_mean", "observation_std"):
             value = getattr(self, name)
-            if value is None:
-                continue
             try:
-                fits = np.broadcast_shapes(value.shape, shape) == shape
+                fits = value is None or np.broadcast_shapes(value.shape, shape) == shape
             except ValueError:
                 fits = False
             if not fits:
@@ -104,6 +89,17 @@ class Scaling:
     def from_state(cls, state: Mapping[str, Any]) -> Scaling:
         """What `state_dict` gave, as a scaling again."""
         return cls(**{field.name: state[field.name] for field in fields(cls)})
+
+
+def _scaled(values: np.ndarray, mean: Any, std: Any, clip: float | None) -> np.ndarray:
+    scaled = values.astype(np.float64)
+    if mean is not None:
+        scaled -= mean
+    if std is not None:
+        scaled /= std
+    if clip is not None:
+        np.clip(scaled, -clip, clip, out=scaled)
+    return scaled.astype(np.float32)
 
 
 def _numbers(value: object) -> np.ndarray | None:

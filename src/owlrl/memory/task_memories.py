@@ -5,16 +5,14 @@ from __future__ import annotations
 import hashlib
 import warnings
 from collections.abc import Iterator, Mapping
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from owlrl._arguments import Arguments, own_seed
 from owlrl.errors import OwlValueError
-from owlrl.memory.incoming import natural
-from owlrl.memory.reservoir import Found
-from owlrl.memory.task_memory import TaskMemory, readable_bytes, to_transitions
+from owlrl.memory._incoming import concatenated, naturals
+from owlrl.memory.task_memory import TaskMemory, _nobody, readable_bytes, refusing, to_transitions
 from owlrl.types import Transitions
 
 __all__ = ["TaskMemories"]
@@ -77,8 +75,6 @@ class TaskMemories(Mapping[str, TaskMemory]):
         arguments.check()
         self._seed = own_seed(self.seed)
         self._memories: dict[str, TaskMemory] = {}
-        self._charges: dict[str, int] = {}
-        self._charged = 0
         self._warned = False
 
     def __getitem__(self, task: str) -> TaskMemory:
@@ -103,8 +99,7 @@ class TaskMemories(Mapping[str, TaskMemory]):
         arguments.text("task", task)
         arguments.check()
         memory = self._memories[task] = self._made(task)
-        memory._changed = partial(self._account, task)
-        self._charges[task] = 0
+        memory._changed = self._bound
         return memory
 
     def _made(self, task: str) -> TaskMemory:
@@ -121,61 +116,50 @@ class TaskMemories(Mapping[str, TaskMemory]):
         """
         if not picks:
             raise OwlValueError("TaskMemories.gather: picks is empty; expected the rows of at least one task")
-        found = [self._memories[task]._found(np.asarray(numbers)) for task, numbers in picks.items()]
+        found = [self._memories[task]._gathered(np.asarray(numbers)) for task, numbers in picks.items()]
         try:
-            columns = Found(*(np.concatenate(column) for column in zip(*found, strict=True)))
+            columns = concatenated(*found)
         except ValueError as error:
             raise OwlValueError(
                 f"TaskMemories.gather: rows of {', '.join(map(repr, picks))} differ in form ({error}); "
                 "gather them one by one"
             ) from None
         known = all(self._memories[task]._truncation_known for task in picks)
-        return to_transitions(columns, np.concatenate(list(picks.values())), known)
+        return to_transitions(columns, known, np.concatenate(list(picks.values())))
 
     def forget(self, task: str) -> None:
         """Drop the memory of ``task``, if there is one."""
         memory = self._memories.pop(task, None)
         if memory is not None:
-            memory._changed = None
-            self._charged -= self._charges.pop(task)
+            memory._changed = _nobody
 
-    def _account(self, task: str) -> None:
-        """Called after each change of the memory of ``task``."""
-        self._charge(task)
-        if self._charged > self.max_bytes:
-            self._thin()
+    def _charged(self) -> int:
+        return sum(sum(memory._charge()) for memory in self._memories.values())
 
-    def _charge(self, task: str) -> None:
-        charge = sum(self._memories[task]._charge())
-        self._charged += charge - self._charges[task]
-        self._charges[task] = charge
+    def _bound(self) -> None:
+        """Thin the largest memories to the most rows at which all take seven eighths of ``max_bytes``.
 
-    def _thin(self) -> None:
-        """Thin the largest memories to the most rows at which all take seven eighths of ``max_bytes``."""
-        memories = [memory for memory in self._memories.values() if len(memory)]
-        counts = [len(memory) for memory in memories]
-        charges = [memory._charge() for memory in memories]
-        fixed = self._charged - sum(kept for kept, _ in charges)
-        per_row = [kept / count for (kept, _), count in zip(charges, counts, strict=True)]
-
-        def total(rows: int) -> float:
-            pairs = zip(counts, per_row, strict=True)
-            return fixed + sum(min(rows, count) * size for count, size in pairs)
-
-        low, high = self.segment, max(counts, default=self.segment)
+        Called after each change of a memory; done when they take more than ``max_bytes``.
+        """
+        charged = self._charged()
+        if charged <= self.max_bytes:
+            return
+        # per memory: rows, and bytes of each
+        kept = [(len(m), m._charge()[0] / len(m)) for m in self._memories.values() if len(m)]
+        fixed = charged - sum(m._charge()[0] for m in self._memories.values() if len(m))
+        low, high = self.segment, max((count for count, _ in kept), default=self.segment)
         while low < high:
             middle = (low + high + 1) // 2
-            low, high = (middle, high) if total(middle) <= self.max_bytes * 7 / 8 else (low, middle - 1)
-        for task, memory in self._memories.items():
+            total = fixed + sum(min(middle, count) * each for count, each in kept)
+            low, high = (middle, high) if total <= self.max_bytes * 7 / 8 else (low, middle - 1)
+        for memory in self._memories.values():
             if len(memory) > low:
-                changed, memory._changed = memory._changed, None
-                memory.thin(low)
-                memory._changed = changed
-                self._charge(task)
-        if self._charged > self.max_bytes and not self._warned:
+                memory._thin(low)
+        charged = self._charged()
+        if charged > self.max_bytes and not self._warned:
             self._warned = True
             warnings.warn(
-                f"TaskMemories: {len(self)} tasks of {low} rows each take {readable_bytes(self._charged)}, "
+                f"TaskMemories: {len(self)} tasks of {low} rows each take {readable_bytes(charged)}, "
                 f"more than max_bytes, {readable_bytes(self.max_bytes)}; pass more, or a smaller quarantine",
                 UserWarning,
                 stacklevel=2,
@@ -194,27 +178,19 @@ class TaskMemories(Mapping[str, TaskMemory]):
         The bounds ``rows`` and ``max_bytes`` are this object's: larger memories are thinned to them.
         """
         memories: dict[str, TaskMemory] = {}
-        try:
-            seed = natural(state_dict["seed"])
+        with refusing("TaskMemories.load_state_dict"):
+            (seed,) = naturals(state_dict["seed"])
             for task, state in state_dict["memories"].items():
                 if not isinstance(task, str) or not task:
                     raise ValueError(f"{task!r} is no task's name")
                 memories[task] = self._made(task)
                 memories[task].load_state_dict(state)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise OwlValueError(
-                f"TaskMemories.load_state_dict: the state does not fit or is damaged "
-                f"({type(error).__name__}: {error}); pass what state_dict() gave"
-            ) from error
         for memory in self._memories.values():
-            memory._changed = None
+            memory._changed = _nobody
+        for memory in memories.values():
+            memory._changed = self._bound
         self._seed, self._memories = seed, memories
-        self._charges, self._charged = dict.fromkeys(memories, 0), 0
-        for task, memory in memories.items():
-            memory._changed = partial(self._account, task)
-            self._charge(task)
-        if self._charged > self.max_bytes:
-            self._thin()
+        self._bound()
 
     def __repr__(self) -> str:
         tasks = f"{len(self)} task{'s' * (len(self) != 1)}"

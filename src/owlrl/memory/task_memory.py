@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -11,27 +12,19 @@ from torch import Tensor
 
 from owlrl._arguments import Arguments, own_generator
 from owlrl.errors import OwlError, OwlStateError, OwlTypeError, OwlValueError
-from owlrl.memory.incoming import Columns, Form, Incoming, checked_rows, in_time_order, natural, taken
-from owlrl.memory.reservoir import STRATA, Found, Reservoir
+from owlrl.memory._incoming import Columns, Form, Incoming, checked_rows, in_time_order, naturals, size, taken
+from owlrl.memory._reservoir import STRATA, Reservoir
 from owlrl.memory.scaling import Scaling
 from owlrl.types import Transitions
 
-__all__ = ["TaskMemory", "readable_bytes", "to_transitions"]
+__all__ = ["TaskMemory"]
 
 PIECE = 4096  # rows taken in at a time
 GENERATOR = 0x6D656D  # tells the generator from others of the same seed
-_STATE = (
-    "_capacity",
-    "_quarantine",
-    "_rng",
-    "_incoming",
-    "_reservoir",
-    "_truncation_known",
-    "_seen",
-    "_version",
-    "_settled",
-    "_scaling",
-)
+
+
+def _nobody() -> None:
+    """Who is told of changes of a memory that is in no `TaskMemories`."""
 
 
 class TaskMemory:
@@ -102,7 +95,7 @@ class TaskMemory:
         self._version = 0
         self._settled = True
         self._scaling: Scaling | None = None
-        self._changed: Callable[[], None] | None = None  # called at each change of what is charged
+        self._changed: Callable[[], None] = _nobody  # called at each change of what is charged
 
     @property
     def capacity(self) -> int:
@@ -122,7 +115,7 @@ class TaskMemory:
     @property
     def quarantined(self) -> int:
         """Rows in quarantine, which `take_back` can give back."""
-        return self._incoming.quarantined
+        return size(self._incoming.queue)
 
     @property
     def quarantine(self) -> int:
@@ -153,8 +146,8 @@ class TaskMemory:
     def strata(self) -> dict[str, tuple[int, int]]:
         """Rows seen and rows kept of each stratum."""
         if self._reservoir is None:
-            return {name: (0, 0) for name in STRATA}
-        pairs = zip(self._reservoir.seen, self._reservoir.kept, strict=True)
+            return dict.fromkeys(STRATA, (0, 0))
+        pairs = zip(self._reservoir.seen.tolist(), self._reservoir.kept.tolist(), strict=True)
         return dict(zip(STRATA, pairs, strict=True))
 
     @property
@@ -168,7 +161,7 @@ class TaskMemory:
         arguments.instance("scaling", scaling, Scaling, "a Scaling", none=True)
         arguments.check()
         if scaling is not None and self._reservoir is not None:
-            arguments.problem(scaling.problem(self._reservoir.form.observation_shape))
+            arguments.problem(scaling.problem(self._reservoir.form.observation[0]))
             arguments.check()
         self._scaling = scaling
         self._version += 1
@@ -185,9 +178,9 @@ class TaskMemory:
         columns, form = checked_rows("TaskMemory.add", rows, known)
         if known is None and self._scaling is not None:
             arguments = Arguments("TaskMemory.add")
-            arguments.problem(self._scaling.problem(form.observation_shape))
+            arguments.problem(self._scaling.problem(form.observation[0]))
             arguments.check()
-        count = len(columns["reward"])
+        count = size(columns)
         if not count:
             return
         if self._reservoir is None:
@@ -197,29 +190,24 @@ class TaskMemory:
         self._settled = False
         columns = in_time_order(columns)
         for low in range(0, count, PIECE):
-            piece = columns if count <= PIECE else taken(columns, slice(low, low + PIECE))
-            self._incoming.add(piece)
-            self._incoming.release(self._quarantine)
-            if self._incoming.ready:
+            if self._incoming.add(taken(columns, slice(low, low + PIECE)), self._quarantine):
                 self._let_in()
-        if self._changed is not None:
-            self._changed()
+        self._changed()
 
     def _let_in(self, *, close: bool = False) -> None:
-        segments = self._incoming.cut(close=close)
-        if segments is not None and self._reservoir is not None and self._reservoir.offer(segments):
+        columns, length = self._incoming.cut(close=close)
+        if columns and self._reservoir is not None and self._reservoir.offer(columns, length):
             self._version += 1
 
     def settle(self) -> None:
         """Let all rows in: the quarantine ends, open segments end. The next rows are another visit's."""
-        self._incoming.release(0)
+        self._incoming.add({}, 0)
         self._let_in(close=True)
-        self._incoming.leave()
+        self._incoming.last.clear()
         self._settled = True
         if self._reservoir is not None:
             self._reservoir.fit()
-        if self._changed is not None:
-            self._changed()
+        self._changed()
 
     def take_back(self, count: int) -> Transitions:
         """The newest ``count`` rows of the quarantine, oldest first, raw; the memory never saw them."""
@@ -233,22 +221,9 @@ class TaskMemory:
             )
         columns = self._incoming.take_back(count)
         self._seen -= count
-        if self._changed is not None:
-            self._changed()
-        return self._raw(columns)
-
-    def _raw(self, columns: Columns) -> Transitions:
-        tensors = {name: torch.from_numpy(np.ascontiguousarray(column)) for name, column in columns.items()}
-        return Transitions(
-            tensors["observation"],
-            tensors["action"],
-            tensors["reward"],
-            tensors["next_observation"],
-            tensors["terminated"],
-            tensors["discount"],
-            truncated=tensors["truncated"] if self._truncation_known else None,
-            env=tensors["env"],
-        )
+        self._changed()
+        del columns["known"]
+        return to_transitions(columns, self._truncation_known)
 
     def rows(self, limit: int | None = None) -> Transitions:
         """All rows, or ``limit`` different ones spread over all of them; the same ones while `version` is.
@@ -281,34 +256,36 @@ class TaskMemory:
         Numbers are good while `version` is the same. Over all rows ``weight`` has mean 1.
         """
         numbers = index.numpy(force=True) if isinstance(index, Tensor) else np.asarray(index)
-        found = self._found(numbers)
-        return to_transitions(found, numbers.astype(np.int64, copy=False), self._truncation_known)
+        columns = self._gathered(numbers)
+        return to_transitions(columns, self._truncation_known, numbers.astype(np.int64, copy=False))
 
-    def _found(self, numbers: np.ndarray) -> Found:
+    def _gathered(self, index: np.ndarray) -> Columns:
         """As `gather`, as arrays."""
-        if numbers.dtype != np.int64 or numbers.ndim != 1:
-            numbers = self._as_numbers(numbers)
+        numbers = self._numbers("gather", index)
         if self._reservoir is None:
             raise OwlStateError("TaskMemory.gather: there are no rows yet; add(rows) first")
-        try:
-            found = self._reservoir.gather(numbers)
-        except IndexError:
-            raise OwlValueError(
-                f"TaskMemory.gather: index runs from {numbers.min()} to {numbers.max()}; "
-                f"expected 0 to {len(self) - 1} (has version changed since the numbers were made?)"
-            ) from None
-        if self._scaling is None:
-            return found
-        return found._replace(
-            observation=self._scaling.observation(found.observation),
-            reward=self._scaling.reward(found.reward),
-            next_observation=self._scaling.observation(found.next_observation),
-        )
+        columns = self._reservoir.gather(numbers)
+        if self._scaling is not None:
+            for name in ("observation", "next_observation"):
+                columns[name] = self._scaling.observation(columns[name])
+            columns["reward"] = self._scaling.reward(columns["reward"])
+        return columns
 
-    def _as_numbers(self, index: np.ndarray) -> np.ndarray:
+    def _numbers(self, where: str, index: np.ndarray) -> np.ndarray:
+        """``index`` as int64, or an error where it has other than numbers of rows."""
         if index.ndim != 1 or (index.dtype.kind not in "iu" and index.size):
-            raise OwlTypeError(f"TaskMemory.gather: index is {index.dtype} {index.shape}; expected ints (B,)")
-        return index.astype(np.int64)
+            raise OwlTypeError(
+                f"TaskMemory.{where}: index is {index.dtype} {index.shape}; expected ints (B,)"
+            )
+        numbers = index.astype(np.int64, copy=False)
+        if self._reservoir is not None and len(numbers):
+            low, high = numbers.min(), numbers.max()
+            if low < 0 or high >= len(self):
+                raise OwlValueError(
+                    f"TaskMemory.{where}: index runs from {low} to {high}; expected 0 to {len(self) - 1} "
+                    "(has version changed since the numbers were made?)"
+                )
+        return numbers
 
     def previous(self, index: np.ndarray) -> np.ndarray:
         """The number of the row one step before each, −1 where its segment begins with it.
@@ -323,12 +300,7 @@ class TaskMemory:
         >>> memory.previous(memory.rows().index)
         array([-1,  0, -1,  2])
         """
-        numbers = self._as_numbers(np.asarray(index))
-        if len(numbers) and not 0 <= numbers.min() <= numbers.max() < len(self):
-            raise OwlValueError(
-                f"TaskMemory.previous: index runs from {numbers.min()} to {numbers.max()}; "
-                f"expected 0 to {len(self) - 1}"
-            )
+        numbers = self._numbers("previous", np.asarray(index))
         return numbers if self._reservoir is None else self._reservoir.previous(numbers)
 
     def thin(self, capacity: int) -> None:
@@ -336,11 +308,13 @@ class TaskMemory:
         arguments = Arguments("TaskMemory.thin")
         capacity = arguments.integer("capacity", capacity, least=self.segment, most=self._capacity)
         arguments.check()
+        self._thin(capacity)
+        self._changed()
+
+    def _thin(self, capacity: int) -> None:
         self._capacity = capacity
         if self._reservoir is not None and self._reservoir.thin(capacity):
             self._version += 1
-        if self._changed is not None:
-            self._changed()
 
     def _charge(self) -> tuple[int, int]:
         """Bytes that are accounted for, of the kept rows and of those that wait; `nbytes` is never more.
@@ -349,10 +323,9 @@ class TaskMemory:
         """
         if self._reservoir is None:
             return 0, 0
-        kept = self._reservoir.bytes_needed if self._settled else self._reservoir.bytes_at_most
         form, incoming = self._reservoir.form, self._incoming
-        waits = incoming.rows * form.row_bytes + incoming.envs * form.observation_bytes
-        return kept, waits
+        waits = incoming.rows * form.row_bytes + len(incoming.last) * form.observation_bytes
+        return self._reservoir.charge(settled=self._settled), waits
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to go on bit for bit; arrays are copies."""
@@ -378,48 +351,33 @@ class TaskMemory:
         ``segment`` must be the same. A saved memory with a larger capacity than this one was made with is
         thinned.
         """
-        try:
+        with refusing("TaskMemory.load_state_dict"):
             loaded = self._loaded(state_dict)
-        except (
-            KeyError,
-            TypeError,
-            ValueError,
-            AttributeError,
-            IndexError,
-            OverflowError,
-            OwlError,
-        ) as error:
-            raise OwlValueError(
-                "TaskMemory.load_state_dict: the state does not fit or is damaged "
-                f"({type(error).__name__}: {error}); pass what state_dict() gave"
-            ) from error
-        for name in _STATE:
-            setattr(self, name, getattr(loaded, name))
+        loaded.seed, loaded._most, loaded._changed = self.seed, self._most, self._changed
+        vars(self).update(vars(loaded))
         if self._capacity > self._most:
-            self.thin(self._most)
-        elif self._changed is not None:
-            self._changed()
+            self._thin(self._most)
+        self._changed()
 
     def _loaded(self, state: dict[str, Any]) -> TaskMemory:
-        """A memory as ``state`` says; KeyError, TypeError, ValueError or such where it is damaged."""
+        """A memory as ``state`` says; an error where it is damaged."""
         if state["segment"] != self.segment:
             raise ValueError(f"segment is {state['segment']!r} in the state; expected {self.segment}")
-        made = TaskMemory(natural(state["capacity"]), segment=self.segment, quarantine=state["quarantine"])
+        made = TaskMemory(state["capacity"], segment=self.segment, quarantine=state["quarantine"])
         made._rng.bit_generator.state = dict(state["rng"])
         form = None if state["form"] is None else Form.from_state(state["form"])
         made._incoming = Incoming.from_state(self.segment, state["incoming"], form)
         counted = made._incoming.rows
         if form is not None:
-            reservoir = Reservoir.from_state(state["reservoir"], form, self.segment, made._rng)
-            if reservoir.capacity != made.capacity:
-                raise ValueError(f"capacity is {made.capacity} and {reservoir.capacity}")
-            made._reservoir = reservoir
-            counted += sum(reservoir.seen)
+            made._reservoir = Reservoir.from_state(state["reservoir"], form, self.segment, made._rng)
+            if made._reservoir.capacity != made.capacity:
+                raise ValueError(f"capacity is {made.capacity} and {made._reservoir.capacity}")
+            counted += int(made._reservoir.seen.sum())
         elif state["reservoir"] is not None:
             raise ValueError("there are rows and no form of a row")
         if state["scaling"] is not None:
             made.scaling = Scaling.from_state(state["scaling"])
-        made._seen, made._version = natural(state["seen"]), natural(state["version"])
+        made._seen, made._version = naturals(state["seen"], state["version"])
         if made._seen != counted:
             raise ValueError(f"seen is {made._seen}; expected {counted} by the rows there")
         made._settled, made._truncation_known = state["settled"], state["truncation_known"]
@@ -435,40 +393,28 @@ class TaskMemory:
         )
 
 
-def to_transitions(found: Found, numbers: np.ndarray, truncation_known: bool) -> Transitions:
-    """Gathered arrays as `Transitions`, which share their memory.
+def to_transitions(columns: Columns, truncation_known: bool, index: np.ndarray | None = None) -> Transitions:
+    """Columns, named as the fields are, as `Transitions`, which share their memory."""
+    tensors: dict[str, Any] = {name: torch.from_numpy(column) for name, column in columns.items()}
+    if not truncation_known:
+        del tensors["truncated"]
+    return Transitions(**tensors, index=index)
 
-    >>> import numpy as np
-    >>> from owlrl.memory.reservoir import Found
-    >>> from owlrl.memory.task_memory import to_transitions
-    >>> one = np.zeros(1, np.float32)
-    >>> len(to_transitions(Found(*[one] * 9), np.arange(1), True))
-    1
-    """
-    tensor = torch.from_numpy
-    observation, action, reward, after, terminated, discount, weight, truncated, env = found
-    return Transitions(
-        tensor(observation),
-        tensor(action),
-        tensor(reward),
-        tensor(after),
-        tensor(terminated),
-        tensor(discount),
-        tensor(weight),
-        numbers,
-        None,
-        tensor(truncated) if truncation_known else None,
-        tensor(env),
-    )
+
+@contextmanager
+def refusing(where: str) -> Iterator[None]:
+    """Whatever goes wrong in the block says that a state is damaged."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError, OwlError) as error:
+        raise OwlValueError(
+            f"{where}: the state does not fit or is damaged "
+            f"({type(error).__name__}: {error}); pass what state_dict() gave"
+        ) from error
 
 
 def readable_bytes(count: int) -> str:
-    """A number of bytes as people read it.
-
-    >>> from owlrl.memory.task_memory import readable_bytes
-    >>> readable_bytes(100), readable_bytes(5 * 2**20), readable_bytes(2**30)
-    ('100 bytes', '5.0 MB', '1.0 GB')
-    """
+    """A number of bytes as people read it: 100 bytes, 5.0 MB, 1.0 GB."""
     if count < 1024:
         return f"{count} bytes"
     power = min((count.bit_length() - 1) // 10, 4)
