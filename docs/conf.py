@@ -30,7 +30,7 @@ autodoc_default_options = {
     "show-inheritance": True,
     # What a class has from a base that is not on the page; not what it has from these.
     "inherited-members": (
-        "BaseException, CrossingEnv, Env, Linear, MiniGridEnv, Module, PendulumEnv, Protocol, VectorEnv, "
+        "BaseException, CrossingEnv, Env, Linear, Mapping, MiniGridEnv, Module, PendulumEnv, Protocol, VectorEnv, "
         "Wrapper, object"
     ),
 }
@@ -47,7 +47,7 @@ python_use_unqualified_type_names = True
 nitpick_ignore_regex = [
     ("py:class", "Env|Figure|Tensor"),
     # What a package does not export may stand in a signature; it has no place to link to.
-    ("py:class", r"owlrl\.\w+\.\w+\.\w+"),
+    ("py:class", r"owlrl(\.\w+){3,4}|owlrl\.autosave\.Counter"),
     (
         "any|py:.*",
         r"(torch|np|numpy|nn|abc|collections|io|os|pathlib|typing|typing_extensions|gymnasium|minigrid|safetensors|"

@@ -58,7 +58,7 @@ class OwlWrapper:
         memory_rows: rows remembered of each task (see `owlrl.memory.TaskMemory`).
         max_bytes: bytes of all remembered rows together.
         seed: of the parts made here and of the memory; by default the learner's.
-        watch: called with the step and a dict of numbers (active head, drift of old heads, pull relative
+        watch: called with the steps so far and a dict of numbers (active head, drift of old heads, pull relative
             to the learner's gradient, rows in memory) every ``watch_every`` optimizer steps.
         watch_every: optimizer steps between two calls of ``watch``.
         acting: only act, as after ``load(..., acting=True)``: the learner needs no replay and no optimizer.
@@ -216,7 +216,7 @@ replay=TaskScopedReplay, tasks=['left', 'right'])
 
         Args:
             name: the task's name.
-            rows: rows of the task, e.g. ``replay.sample_distinct(20_000)``.
+            rows: rows of the task.
             env: a Gymnasium environment (or id) of the task to collect rows in, where there are none.
             steps: how many rows to collect.
         """
@@ -564,7 +564,7 @@ replay=TaskScopedReplay, tasks=['left', 'right'])
             numbers = self.numbers()
             self.learner.record(numbers)
             if self.watch is not None:
-                self.watch(step, numbers)
+                self.watch(self._guard.total, numbers)
 
     def _look(self, *, first: bool = False) -> None:
         """Take what the learner stored since the last look into the task's memory."""

@@ -18,7 +18,7 @@ __all__ = ["EpisodePolicy", "Evaluation", "collect_rows", "run_episodes", "space
 
 
 class EpisodePolicy(Protocol):
-    """What `run_episodes` needs of a policy; `owlrl.acting.AdaptivePolicy` is one."""
+    """What `run_episodes` needs of a policy; `owlrl.acting.policy.AdaptivePolicy` is one."""
 
     def reset(
         self, *, num_envs: int | None = None, keep_evidence: bool = False, mask: np.ndarray | None = None

@@ -177,7 +177,7 @@ def described(model: Any) -> Any:
 
 
 def greedy_policy(model: Any) -> EpisodePolicy:
-    """A model's greedy actions as a policy for `owlrl.acting.run_episodes`; it observes nothing.
+    """A model's greedy actions as a policy for `owlrl.acting.episodes.run_episodes`; it observes nothing.
 
     By the model's ``predict``; a script without one acts by its ``learner``, with the head that is active.
 
