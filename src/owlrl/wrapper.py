@@ -58,8 +58,7 @@ class OwlWrapper:
         memory_rows: rows remembered of each task (see `owlrl.memory.TaskMemory`).
         max_bytes: bytes of all remembered rows together.
         seed: of the parts made here and of the memory; by default the learner's.
-        watch: called with the steps so far and a dict of numbers (active head, drift of old heads, pull relative
-            to the learner's gradient, rows in memory) every ``watch_every`` optimizer steps.
+        watch: called with the steps so far and a dict of `numbers`.
         watch_every: optimizer steps between two calls of ``watch``.
         acting: only act, as after ``load(..., acting=True)``: the learner needs no replay and no optimizer.
 
@@ -328,7 +327,7 @@ replay=TaskScopedReplay, tasks=['left', 'right'])
         return export_policy(self.learner, self._learned(task).head, observation)
 
     def numbers(self) -> dict[str, float]:
-        """What ``watch`` is called with: active head, tasks, rows and bytes in memory, the regularizer's."""
+        """What ``watch`` is called with: active head, rows in memory, drift of old heads, pull on them."""
         found = {"head": float(self._pointer.head), "tasks": float(len(self.tasks))}
         found |= {"memory/rows": float(sum(map(len, self.memory.values())))}
         found |= {"memory/bytes": float(self.memory.nbytes)}
@@ -363,9 +362,7 @@ replay=TaskScopedReplay, tasks=['left', 'right'])
     def load_state_dict(self, state_dict: dict[str, Any], /) -> None:
         """Put back what `state_dict` gave, the global generators included; all of it or nothing."""
         self._refuse_inside("load_state_dict")
-        tasks = restore_wrapper(self.learner, state_dict, self._parts(), acting=self.acting)
-        self.tasks.clear()
-        self.tasks.update(tasks)
+        self.tasks = restore_wrapper(self.learner, state_dict, self._parts(), acting=self.acting)
         self._activate(state_dict["active"])
         self._open = state_dict.get("visit")
         set_rng_state(state_dict["rng"])
