@@ -12,12 +12,13 @@ PAGE = ROOT / "docs" / "recipes.md"
 
 @pytest.mark.parametrize("package", OPTIONAL)
 def test_the_recipe_keeps_both_tasks(package, tmp_path, monkeypatch):
+    monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")  # Tianshou compiles for longer than it takes to run
     pytest.importorskip(package)
     monkeypatch.chdir(tmp_path)
     found = run(PAGE, PAGE.read_text(encoding="utf-8"), package)
     owl, tasks = found["owl"], found["tasks"]
     assert min(found["scores"].values()) >= 7.5, "8 is best, 2 is chance"
-    assert min(owl.evaluate(env, seed=1).mean_return for env in tasks.values()) >= 6.0, "not told"
+    assert min(owl.evaluate(env, seed=1).mean_return for env in tasks.values()) >= 6.0, "task unknown"
 
     replay = owl.replay
     replay.begin_task("plus 1")
