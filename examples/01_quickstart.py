@@ -5,6 +5,8 @@
 #     text_representation:
 #       extension: .py
 #       format_name: percent
+#       format_version: '1.3'
+#       jupytext_version: 1.19.6
 #   kernelspec:
 #     display_name: Python 3
 #     language: python
@@ -17,7 +19,7 @@
 # Three corridors leave a crossing. Each ends at a goal tile, and in each *task* another goal pays. Everything the agent sees
 # is the same in all tasks, so the same picture wants a different action in each: **interference**.
 #
-# In this notebook one network with one replay fails at that, three lines make it work, and then the agent finds out by itself
+# In this notebook one network with one replay fails at that, two lines make it work, and then the agent finds out by itself
 # which task it is in. It takes about a minute and a half on a CPU.
 
 # %%
@@ -28,9 +30,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 import torch
 
-from owlrl import DistillationRegularizer, ExpWeightsSelector, ModelEvidence, OwlWrapper, QLearner
+from owlrl import ExpWeightsSelector, OwlWrapper
 from owlrl.envs import TabulatedVectorEnv, interference, tabulate
-from owlrl.learners import DQN, one_hot_cells
+from owlrl.learners import DQN
 
 torch.manual_seed(0)
 torch.set_num_threads(1)  # the networks are small
@@ -72,68 +74,59 @@ print(interference(*tables.values()))
 
 
 # %%
-def solved(policy_or_agent, table, episodes=32):
-    """Share of episodes that reach the paying goal: 1 and the crumbs, so a return above 1."""
-    if isinstance(policy_or_agent, DQN):
-        env = TabulatedVectorEnv(table, episodes)
-        observation, _ = env.reset()
-        returns, over = np.zeros(episodes), np.zeros(episodes, dtype=bool)
-        while not over.all():
-            observation, reward, terminated, truncated, _ = env.step(policy_or_agent.predict(observation))
-            returns += reward * ~over
-            over |= terminated | truncated
-    else:
-        returns = policy_or_agent(TabulatedVectorEnv(table, episodes), episodes).returns
-    return float((returns > 1).mean())
+def reaches_goal(agent, table):
+    """Whether one greedy episode ends at the paying goal: 1 and the crumbs, so a return above 1."""
+    env = TabulatedVectorEnv(table, 1)
+    observation, _ = env.reset()
+    total, over = 0.0, False
+    while not over:
+        observation, reward, terminated, truncated, _ = env.step(agent.predict(observation))
+        total, over = total + float(reward[0]), bool(terminated[0] or truncated[0])
+    return total > 1
 
 
 plain = DQN(tasks["goal 0"], seed=0)
 for env in tasks.values():
-    plain.epsilon.load_state_dict({"seen": 0})  # it explores anew in each task
+    plain.epsilon.load_state_dict({"seen": 0})  # each task is explored from scratch
     plain.learn(FRAMES, env=env)
-print({name: solved(plain, table) for name, table in tables.items()})
+print({name: reaches_goal(plain, table) for name, table in tables.items()})
 
 # %% [markdown]
 # It does none of them, or one at the most. That is not for lack of memory: its replay holds rows of all three tasks, and they say three
 # different things about the same picture.
 #
-# ## The three lines
+# ## The two lines
 #
-# A head per task, a guard for what the trunk learned, a replay per task. The learning loop, `agent.learn`, is the same.
+# `OwlWrapper(agent)` gives the agent a head per task and a replay per task, and holds old heads to their answers while the trunk learns on.
+# `with owl.task(...)` says which task it is. The learning loop, `agent.learn`, is the same.
 
 # %%
 agent = DQN(tasks["goal 0"], seed=0)
-learner = QLearner(
-    agent.q, agent.target, agent.optimizer, replay=agent.replay, per_task={"epsilon": agent.epsilon}
-)
-owl = OwlWrapper(
-    learner,
-    regularizer=DistillationRegularizer(1.0, seed=0),
-    evidence=ModelEvidence(encode=one_hot_cells, seed=0),
-)
+owl = OwlWrapper(agent)
 for name, env in tasks.items():
-    with owl.task(name):
-        agent.learn(FRAMES, env=env)
+    with owl.task(name, env=env):
+        agent.learn(FRAMES)
+print(owl)
+
 
 # %%
-told = {
-    name: solved(lambda env, n, name=name: owl.evaluate(env, task=name, episodes=n), table)
-    for name, table in tables.items()
-}
-print("told the task:    ", told)
+def solved(evaluation):
+    """Share of episodes that end at the paying goal."""
+    return float((evaluation.returns > 1).mean())
+
+
+print("task given:", {name: solved(owl.evaluate(env, task=name)) for name, env in tasks.items()})
 
 # %% [markdown]
-# ## When nobody says which task it is
+# ## When the task is unknown
 #
-# Each step a head is drawn and acts; then a small model of every task says how well it would have foretold what was seen and paid, and the
-# selector shifts its weight.
+# A head is drawn and acts for some steps. After each step a small model of every task says how well it predicted what was seen and paid,
+# and the selector shifts its weight to the task that was right.
 
 # %%
-found = {
-    name: solved(lambda env, n: owl.evaluate(env, selector=ExpWeightsSelector(seed=1), episodes=n), table)
-    for name, table in tables.items()
-}
-print("not told the task:", found)
+found = {name: owl.evaluate(env, true_task=name) for name, env in tasks.items()}
+print("task unknown:", {name: solved(evaluation) for name, evaluation in found.items()})
+print("steps until it was found:", {name: float(e.steps_to_find.mean()) for name, e in found.items()})
 
 # %%
 policy = owl.policy(ExpWeightsSelector(seed=3), trace=True)

@@ -5,6 +5,8 @@
 #     text_representation:
 #       extension: .py
 #       format_name: percent
+#       format_version: '1.3'
+#       jupytext_version: 1.19.6
 #   kernelspec:
 #     display_name: Python 3
 #     language: python
@@ -32,7 +34,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import torch
 
-from owlrl import DistillationRegularizer, ExpWeightsSelector, ModelEvidence, OwlWrapper, QLearner
+from owlrl import ExpWeightsSelector, OwlWrapper, QLearner
 
 torch.set_num_threads(1)  # the networks are small
 
@@ -58,8 +60,8 @@ forgotten = {task: scores[last, task] for task in script.TASKS}
 # ## With owlrl
 #
 # The lines of the diff, one by one. `QLearner` says what the script has. `OwlWrapper` finds the output layer and gives it a head per task, in place; the optimizer
-# and the target grow with it, and the deque holds one task at a time. `DistillationRegularizer` keeps the old head's answers while the trunk learns on,
-# and `ModelEvidence` is for later. `train` and `test` are the script's own.
+# and the target grow with it, and the deque holds one task at a time. While the trunk learns on, old heads are held to their answers on remembered rows. `train` and `test`
+# are the script's own.
 
 # %%
 torch.manual_seed(args.seed)
@@ -68,34 +70,32 @@ target = deepcopy(q)
 optimizer = torch.optim.Adam(q.parameters(), lr=args.learning_rate)
 buffer = deque(maxlen=args.buffer_size)
 
-learner = QLearner(q, target, optimizer, replay=buffer, gamma=args.gamma)
-guard, evidence = DistillationRegularizer(1.0, seed=args.seed), ModelEvidence(seed=args.seed)
-owl = OwlWrapper(learner, regularizer=guard, evidence=evidence)
+owl = OwlWrapper(QLearner(q, target, optimizer, replay=buffer, gamma=args.gamma))
 print(owl)
 
 for task in script.TASKS:
     with owl.task(task):
         script.train(args, script.make_env(task), q, target, optimizer, buffer)
 
-told = {}
+given = {}
 for task in script.TASKS:
     with owl.use(task):
-        told[task] = script.test(args, script.make_env(task), q)
-print("told the task:", told)
+        given[task] = script.test(args, script.make_env(task), q)
+print("task given:", given)
 
 # %% [markdown]
-# ## When nobody says which task it is
+# ## When the task is unknown
 #
-# The rewards are the same in both tasks, always 1, so they tell nothing. What differs is what an action does: `ModelEvidence` fits, at the end of each task, a small
-# model of what follows on what, and asks at every step which task's model foretold the pole's movement. The selector shifts its weight to that task's head.
+# The rewards are the same in both tasks, always 1, so they say nothing. What differs is what an action does: at the end of each task a small model of its steps is
+# fitted (`ModelEvidence`), and at every step the selector shifts its weight to the task whose model predicted the pole's movement.
 
 # %%
 found = {task: owl.evaluate(script.make_env(task), episodes=20, seed=0).mean_return for task in script.TASKS}
-print("not told:", found)
+print("task unknown:", found)
 
 # %%
 figure, axis = plt.subplots(figsize=(6, 3))
-groups = {"bare": forgotten, "wrapped, told": told, "wrapped, not told": found}
+groups = {"bare": forgotten, "wrapped, task given": given, "wrapped, task unknown": found}
 for k, (label, values) in enumerate(groups.items()):
     bars = axis.bar(np.arange(2) + 0.27 * (k - 1), list(values.values()), width=0.25, label=label)
     axis.bar_label(bars, fmt="%.0f")

@@ -5,6 +5,8 @@
 #     text_representation:
 #       extension: .py
 #       format_name: percent
+#       format_version: '1.3'
+#       jupytext_version: 1.19.6
 #   kernelspec:
 #     display_name: Python 3
 #     language: python
@@ -31,7 +33,7 @@ from stable_baselines3 import SAC
 from stable_baselines3.common.evaluation import evaluate_policy
 
 import owlrl.envs  # noqa: F401, makes owlrl/Pendulum-v0 known
-from owlrl import DistillationRegularizer, ExpWeightsSelector, ModelEvidence, OwlWrapper
+from owlrl import ExpWeightsSelector, OwlWrapper
 
 torch.set_num_threads(1)  # the networks are small
 STEPS = int(os.environ.get("OWLRL_EXAMPLE_STEPS", 2_500))  # per task
@@ -42,7 +44,7 @@ def pendulum(angle):
 
 
 def new_model():
-    settings = {"learning_rate": 1e-3, "learning_starts": 500, "policy_kwargs": {"net_arch": [64, 64]}}
+    settings = {"learning_rate": 1e-3, "learning_starts": STEPS // 5, "policy_kwargs": {"net_arch": [64, 64]}}
     return SAC("MlpPolicy", pendulum(90), seed=0, device="cpu", **settings)
 
 
@@ -58,39 +60,37 @@ model = new_model()
 for angle in tasks.values():
     model.set_env(pendulum(angle))
     model.learn(STEPS)
-bare = {name: float(evaluate_policy(model, pendulum(angle), warn=False)[0]) for name, angle in tasks.items()}
-print("bare:    ", {name: round(value) for name, value in bare.items()})
+bare = {
+    name: float(evaluate_policy(model, pendulum(angle), 5, warn=False)[0]) for name, angle in tasks.items()
+}
+print("bare:        ", {name: round(value) for name, value in bare.items()})
 
 # %% [markdown]
 # ## Wrapped: the same model, one line more
 #
-# Actor and critics get a head per task, SAC's temperature and replay become the task's own, and distillation holds the old heads to what they
-# answered. `DistillationRegularizer` takes one strength, or one for the actor and one for the critics.
+# Actor and critics get a head per task, each task has its own temperature and replay, and the old heads of all three networks are held to
+# their answers on remembered rows.
 
 # %%
 model = new_model()
-owl = OwlWrapper(
-    model,
-    regularizer=DistillationRegularizer({"actor": 10.0, "critic": 1.0}, seed=0),
-    evidence=ModelEvidence(seed=0),
-)
+owl = OwlWrapper(model)
 for name, angle in tasks.items():
     with owl.task(name, env=pendulum(angle)):
         model.learn(STEPS)
 
 # %%
-told = {
+given = {
     name: owl.evaluate(pendulum(angle), task=name, episodes=5, seed=0).mean_return
     for name, angle in tasks.items()
 }
 found = {name: owl.evaluate(pendulum(angle), episodes=5, seed=0).mean_return for name, angle in tasks.items()}
-print("told:    ", {name: round(value) for name, value in told.items()})
-print("not told:", {name: round(value) for name, value in found.items()})
+print("task given:  ", {name: round(value) for name, value in given.items()})
+print("task unknown:", {name: round(value) for name, value in found.items()})
 
 # %% [markdown]
 # ## One episode, step by step
 #
-# Every step each task's model says how well it would have foretold what was seen and paid. The shaded part of the picture, if any, is where the
+# Every step each task's model says how well it predicted what was seen and paid. The shaded part of the picture, if any, is where the
 # wrong head acted. The torque is too weak to hold the pole at ±90° (dashed): the best it can hold is about ±156°, near hanging down, or ±24°.
 
 # %%
@@ -113,7 +113,7 @@ for axis, (name, angle) in zip(axes, tasks.items(), strict=True):
     axis.plot(angles, color="black", linewidth=1)
     axis.axhline(angle, color="grey", linestyle="--", linewidth=1)
     axis.fill_between(range(len(wrong)), -180, 180, where=wrong, color="tab:red", alpha=0.3, linewidth=0)
-    axis.set(title=f"{name}, not told", xlabel="step", ylim=(-180, 180))
+    axis.set(title=f"{name}, task unknown", xlabel="step", ylim=(-180, 180))
 axes[0].set_ylabel("angle of the pole, degrees")
 figure.tight_layout()
 plt.show()
@@ -132,11 +132,6 @@ for name in tasks:
 
 path = Path(tempfile.mkdtemp()) / "owl.safetensors"
 owl.save(path)
-again = OwlWrapper.load(
-    path,
-    new_model(),
-    regularizer=DistillationRegularizer({"actor": 10.0, "critic": 1.0}, seed=0),
-    evidence=ModelEvidence(seed=0),
-)
+again = OwlWrapper.load(path, new_model())
 print(again)
 owl.unwrap("+90°")

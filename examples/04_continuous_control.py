@@ -17,8 +17,8 @@
 # # Opposed pendulums
 #
 # A pole is to be held on the left; then, in another task, on the right. State, dynamics and actions are the same, only the reward differs:
-# the same observation wants opposite torques. In this notebook a plain SAC with one replay for both settles in between, and the same SAC with a
-# head per task does both, also when nobody says which task it is. It takes two to three minutes on a CPU.
+# the same observation needs opposite torques. In this notebook a plain SAC with one replay for both settles in between, and the same SAC with a
+# head per task does both, also when the task is unknown. It takes two to three minutes on a CPU.
 
 # %%
 import os
@@ -28,16 +28,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import torch
 
-from owlrl import (
-    ActorCriticLearner,
-    DistillationRegularizer,
-    ExpWeightsSelector,
-    OwlWrapper,
-    RewardEvidence,
-    SharedReplay,
-    Trained,
-)
-from owlrl.describe.outputs import GaussianQ
+from owlrl import ExpWeightsSelector, OwlWrapper, SharedReplay
 from owlrl.envs import PendulumVectorEnv
 from owlrl.learners import SAC
 
@@ -121,35 +112,28 @@ shown["one head, shared replay"] = {name: watch(Plain(plain), angle) for name, a
 # %% [markdown]
 # ## A head per task
 #
-# Policy and critics get heads, the old ones are held to what they said on their own states, each task has its replay and its temperature. The
+# Policy and critics get heads, the old ones are held to their answers on remembered rows, each task has its replay and its temperature. The
 # loop, `agent.learn`, is the same.
 
 # %%
 agent = SAC(tasks["left"], seed=0)
-learner = ActorCriticLearner(
-    Trained(agent.actor, agent.actor_optimizer, output=agent.actor),
-    Trained(agent.critics, agent.critic_optimizer, agent.targets, output=GaussianQ()),
-    temperature=(agent.log_alpha, agent.alpha_optimizer),
-    replay=agent.replay,
-)
-owl = OwlWrapper(
-    learner, regularizer=DistillationRegularizer(1.0, every=4, seed=0), evidence=RewardEvidence(seed=0)
-)
+owl = OwlWrapper(agent)
 for name, env in tasks.items():
-    with owl.task(name):
-        agent.learn(FRAMES, env=env)
+    with owl.task(name, env=env):
+        agent.learn(FRAMES)
+print(owl)
 
 # %% [markdown]
-# ## Nobody says which task it is
+# ## When the task is unknown
 #
-# Each task has learned to predict its reward. At test time the head whose prediction is right acts. A TD error would do worse here: acting with the
+# Of each task a small model was fitted, which predicts the next observation and the reward. At test time the head whose model is right acts. A TD error would do worse here: acting with the
 # wrong head leads to states that the right one has hardly seen, where its values are wrong, and so it looks like the wrong one.
 
 # %%
 policy = owl.policy(ExpWeightsSelector(seed=0), trace=True)
-shown["OWL, not told"] = {name: watch(policy, angle) for name, angle in ANGLES.items()}
+shown["a head per task, task unknown"] = {name: watch(policy, angle) for name, angle in ANGLES.items()}
 for method, found in shown.items():
-    print(f"{method:26}", {name: round(float(value)) for name, (value, _) in found.items()})
+    print(f"{method:30}", {name: round(float(value)) for name, (value, _) in found.items()})
 
 # %%
 figure, panels = plt.subplots(1, 2, figsize=(8, 3), sharey=True)

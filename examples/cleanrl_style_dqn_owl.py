@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from owlrl import DistillationRegularizer, ModelEvidence, OwlWrapper, QLearner
+from owlrl import OwlWrapper, QLearner
 
 TASKS = ("plain", "flipped")
 
@@ -125,9 +125,7 @@ def main(args):
     target = copy.deepcopy(q)
     optimizer = torch.optim.Adam(q.parameters(), lr=args.learning_rate)
     buffer = deque(maxlen=args.buffer_size)
-    learner = QLearner(q, target, optimizer, replay=buffer, gamma=args.gamma)
-    guard, evidence = DistillationRegularizer(1.0, seed=args.seed), ModelEvidence(seed=args.seed)
-    owl = OwlWrapper(learner, regularizer=guard, evidence=evidence)
+    owl = OwlWrapper(QLearner(q, target, optimizer, replay=buffer, gamma=args.gamma))
 
     scores = {}
     for count, task in enumerate(TASKS, start=1):
@@ -137,7 +135,7 @@ def main(args):
             with owl.use(seen):
                 scores[task, seen] = test(args, make_env(seen), q)
             print(f"after learning {task}: {scores[task, seen]:.1f} of 200 in {seen}")
-    print("not told:", {task: owl.evaluate(make_env(task), seed=args.seed).mean_return for task in TASKS})
+    print("task unknown:", {task: owl.evaluate(make_env(task), seed=args.seed).mean_return for task in TASKS})
     return scores
 
 

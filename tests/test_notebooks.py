@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import jupytext
 import nbclient
+import nbformat
 import pytest
+from jupyter_client import KernelManager
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 NOTEBOOKS = sorted(EXAMPLES.glob("*.ipynb"))
@@ -24,16 +27,29 @@ def test_the_notebook_is_its_script(path):
     assert not any(cell.get("outputs") for cell in notebook.cells), "clear the outputs"
 
 
+@pytest.fixture(scope="module")
+def kernel():
+    """One for all notebooks, which begins where Jupyter runs them: they may import a script beside them."""
+    small = {
+        "OWLRL_EXAMPLE_FRAMES": "1200",
+        "OWLRL_EXAMPLE_STEPS": "250",  # of learners that update at every step
+        "MPLBACKEND": "agg",
+        "OMP_NUM_THREADS": "1",  # the tests run side by side already
+    }
+    manager = KernelManager(kernel_name="python3")
+    manager.start_kernel(env={**os.environ, **small}, cwd=str(EXAMPLES))
+    yield manager
+    manager.shutdown_kernel(now=True)
+    manager.cleanup_resources()
+
+
 @pytest.mark.filterwarnings("ignore")  # of the kernel's own process and its sockets, not of owlrl
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_the_notebook_runs(path, monkeypatch):
-    monkeypatch.setenv("OWLRL_EXAMPLE_FRAMES", "1200")
-    monkeypatch.setenv("OWLRL_EXAMPLE_STEPS", "250")  # of learners that update at every step
-    monkeypatch.setenv("MPLBACKEND", "agg")
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # the tests run side by side already
-    # where Jupyter runs it: a notebook may import a script beside it
-    beside = {"metadata": {"path": str(EXAMPLES)}}
-    # a cell that raises fails the test
-    nbclient.NotebookClient(
-        jupytext.read(path), timeout=300, kernel_name="python3", resources=beside
-    ).execute()
+def test_the_notebook_runs(path, kernel):
+    notebook = jupytext.read(path)
+    notebook.cells.insert(0, nbformat.v4.new_code_cell("%reset -f"))  # of what the last notebook left
+    client = nbclient.NotebookClient(notebook, timeout=300, km=kernel)
+    try:
+        client.execute()  # a cell that raises fails the test
+    finally:
+        client.kc.stop_channels()

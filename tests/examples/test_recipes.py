@@ -12,6 +12,7 @@ PAGE = ROOT / "docs" / "recipes.md"
 
 @pytest.mark.parametrize("package", OPTIONAL)
 def test_the_recipe_keeps_both_tasks(package, tmp_path, monkeypatch):
+    monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")  # Tianshou compiles for longer than it takes to run
     pytest.importorskip(package)
     monkeypatch.chdir(tmp_path)
     found = run(PAGE, PAGE.read_text(encoding="utf-8"), package)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
 from owlrl import ModelEvidence, OwlWrapper
-from owlrl.experiments import Learned, Method, Wrapped, described, train_model
+from owlrl.experiments import Learned, Method, Study, Wrapped, described, train_model
 from tests.own_dqn import Signs, make_script, train
 
 STEPS = 200
@@ -94,6 +95,32 @@ class Failing(Method):
 
     def start(self, make_model, env, seed):
         raise RuntimeError("as it should")
+
+
+def numbers(study: Study) -> dict:
+    """All that was measured, without times."""
+    return {
+        (trial.method, trial.seed): [
+            {name: value for name, value in row.items() if name != "seconds"} for row in trial.rows
+        ]
+        for trial in study.trials
+    }
+
+
+STUDY = """
+from helper_beside import LENGTH
+from tests.experiments.signs import make_model, plain, shifted
+
+tasks = {"plain": plain, "shifted": shifted}
+steps, methods, seeds, eval_episodes = LENGTH, ["bare"], 2, 2
+"""
+
+
+def write_study(directory: Path, text: str = STUDY) -> Path:
+    (directory / "helper_beside.py").write_text("LENGTH = 60\n", encoding="utf-8")
+    path = directory / "my_study.py"
+    path.write_text(text, encoding="utf-8")
+    return path
 
 
 METHODS = {method.name: method for method in (Wrapped("misled", misled), Wrapped("forgetful", forgetful))}

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
 
 from owlrl.errors import OwlStateError
+from owlrl.experiments import Run
+from owlrl.experiments import demo as module
 from owlrl.experiments.demo import SHOWN, _broken, run_pendulum_demo
 
 
-def test_it_shows_every_method_and_draws(tmp_path, capsys):
+def test_it_shows_every_method_and_draws(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(module, "Run", partial(Run, arguments={"max_episode_steps": 30}))
     picture = tmp_path / "new" / "demo.png"
     demo = run_pendulum_demo(frames=8, episodes=2, output=picture)
     assert list(demo.scores) == [name for names in SHOWN.values() for name in names.values()]
     assert all(set(scores) == {"pendulum+90", "pendulum-90"} for scores in demo.scores.values())
-    assert np.shape(demo.trace) == (200, 2)
+    assert np.shape(demo.trace) == (30, 2)
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert picture.with_suffix(".gif").read_bytes().startswith(b"GIF89a")
     assert "learning pendulum+90 and pendulum-90" in capsys.readouterr().out

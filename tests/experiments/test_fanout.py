@@ -13,11 +13,14 @@ from types import SimpleNamespace
 import pytest
 
 from owlrl.errors import OwlStateError, OwlValueError
-from owlrl.experiments import Run, is_done, load_results, result_path, run_all
+from owlrl.experiments import Run, Study, compare, compare_file, is_done, load_results, result_path, run_all
 from owlrl.experiments import _optional as optional_module
 from owlrl.experiments import fanout as module
 from owlrl.experiments.fanout import attempt, unfinished
 from tests.experiments.helpers import tiny
+from tests.experiments.signs import TASKS, Fresh, make_model, numbers, write_study
+
+ROOT = Path(__file__).parents[2]
 
 
 def runs(count: int) -> list[Run]:
@@ -163,39 +166,53 @@ def test_a_bar_is_quiet_in_a_pipe(tmp_path, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-SCRIPT = """
+PROGRAM = """
 import signal
-# a background job of a shell ignores Ctrl-C, and so would this
-signal.signal(signal.SIGINT, signal.default_int_handler)
-from owlrl.experiments import run_all
+from owlrl.experiments import compare, compare_file, run_all
 from tests.experiments.helpers import tiny
-run_all([tiny(seed=seed, frames=frames) for seed, frames in enumerate({frames})], {directory!r}, jobs=2)
+from tests.experiments.signs import TASKS, Model
+
+def make_model(env, seed):  # of the main program, which the other processes cannot import
+    return Model(env, seed)
+
+if __name__ == "__main__":
+    # a background job of a shell ignores Ctrl-C, and so would this
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    options = {"tasks": TASKS, "steps": 60, "eval_episodes": 2, "progress": False, "seeds": 2, "jobs": 2}
+    methods = ["bare", "owl", "tests.experiments.signs:Fresh"]
+    print(compare(make_model, **options, methods=methods, output="compared"))
+    print(compare_file("my_study.py", progress=False, jobs=2, output="of a file"), flush=True)
+    frames = [128, 128, 10**8, 10**8]  # two short runs, and two that would take for ever
+    run_all([tiny(seed=seed, frames=n) for seed, n in enumerate(frames)], "run", jobs=2)
 """
 
 
-def script(directory: Path, frames: list[int]) -> list[str]:
-    return [sys.executable, "-c", SCRIPT.format(frames=frames, directory=str(directory))]
-
-
-def test_two_processes_give_what_one_gives_and_ctrl_c_leaves_it(tmp_path):
-    """Two short runs and two that would take for ever; stopped when the short ones are there."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(["src", "."]), "OMP_NUM_THREADS": "1"}
-    endless = 10**8
-    with subprocess.Popen(
-        script(tmp_path, [128, 128, endless, endless]), env=environment, stderr=subprocess.PIPE
-    ) as process:
-        until = time.monotonic() + 60
-        while len(list(tmp_path.glob("*.jsonl"))) < 2 and time.monotonic() < until:
+def test_two_processes_give_the_bits_of_one_and_ctrl_c_leaves_them(tmp_path):
+    """By a program as users write them; it is stopped when the short ones of its last runs are there."""
+    study, program = write_study(tmp_path), tmp_path / "program.py"
+    program.write_text(PROGRAM, encoding="utf-8")
+    paths = os.pathsep.join([str(ROOT / "src"), str(ROOT), str(tmp_path)])
+    options = {"env": {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}, "cwd": tmp_path}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, program], **options, **pipes) as process:
+        until = time.monotonic() + 120
+        while len(list(tmp_path.glob("run/*.jsonl"))) < 2 and time.monotonic() < until:
+            if process.poll() is not None:
+                break
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
         try:
-            _, errors = process.communicate(timeout=30)
+            told, errors = process.communicate(timeout=30)
         finally:
             process.kill()  # or leaving the block would wait for ever
-    assert b"KeyboardInterrupt" in errors
-    apart = {r.run.seed: [row for row in r.rows if row["kind"] == "score"] for r in load_results(tmp_path)}
-    here = {
-        s: [row for row in attempt(tiny(seed=s, frames=128)).result.rows if row["kind"] == "score"]
-        for s in (0, 1)
-    }
-    assert apart == here
+    assert told == (
+        "Study(['bare', 'owl', 'fresh model'], tasks=['plain', 'shifted'], 2 seeds)\n"
+        "Study(['bare'], tasks=['plain', 'shifted'], 2 seeds)\n"
+    ), errors
+    assert "KeyboardInterrupt" in errors
+    quick = {"tasks": TASKS, "steps": 60, "eval_episodes": 2, "progress": False, "seeds": 2}
+    here = compare(make_model, **quick, methods=["bare", "owl", Fresh])
+    assert numbers(Study.load(tmp_path / "compared")) == numbers(here)
+    assert numbers(Study.load(tmp_path / "of a file")) == numbers(compare_file(study, progress=False))
+    apart = {r.run.seed: r.select("score") for r in load_results(tmp_path / "run")}
+    assert apart == {seed: attempt(runs(2)[seed]).result.select("score") for seed in (0, 1)}
