@@ -1,7 +1,7 @@
 """Runs of every kind of learner that can be stopped and gone on with in another process.
 
-Each run learns "a", then "b", then "a" again. It is saved after "a" (the border) and in the middle of "b"; what a
-user must hand back himself (environments, his own loop's variables) is pickled beside the state.
+Each run learns "a", then "b", then "a" again. It is saved after "a" (the border) and in the middle of "b";
+what users must hand back themselves (environments, their own loop's variables) is pickled beside the state.
 
     python -m tests.going_on KIND FOLDER      goes on from both files of FOLDER, each to its end
 """
@@ -224,7 +224,6 @@ class Model(Run):
     """A model of Stable-Baselines3; environments are pickled with their monitors."""
 
     kind: type = DQN
-    settings: dict[str, Any] = {}
     normalized = False
     copies = 1
 
@@ -243,7 +242,7 @@ class Model(Run):
         return self.model
 
     def made(self) -> dict[str, Any]:
-        return self.settings
+        return {}
 
     def hand_over(self) -> dict[str, Any]:
         # a VecNormalize leaves out what it is around, so that is pickled
@@ -278,7 +277,8 @@ class ModelDQN(Model):
 
 
 class ModelDQNFalling(Model):
-    settings = {"learning_rate": falling, "train_freq": (1, "episode")}
+    def made(self) -> dict[str, Any]:
+        return {"learning_rate": falling, "train_freq": (1, "episode")}
 
 
 class ModelQRDQN(Model):
@@ -297,7 +297,9 @@ class ModelSACNormalized(Model):
 
 class ModelSACgSDE(Model):
     kind = SAC
-    settings = {"use_sde": True}
+
+    def made(self) -> dict[str, Any]:
+        return {"use_sde": True}
 
 
 class ModelTD3(Model):

@@ -1,4 +1,4 @@
-"""Saved at a border or in the middle of a task, loaded in a new process: bit for bit the run without a stop."""
+"""Saved at a border or inside a task, loaded in a new process: bit for bit the run without a stop."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from owlrl.checkpoint import load_state
 from tests.going_on import MOMENTS, RUNS
 
 ROOT = Path(__file__).parent.parent
-QUICK = ("ModelDQN",)
+QUICK = ("OwnDQN", "OwnSAC", "AgentDQN", "AgentSAC", "ModelDQN", "ModelSACNormalized", "ModelDDPG")
 
 
 def differences(one: Any, other: Any, where: str = "state") -> Iterator[str]:
