@@ -58,7 +58,7 @@ def read_columns(buffer: Any, steps: np.ndarray, envs: Any) -> Kept:
     }
 
 
-def refill(buffer: Any, kept: Kept, *, at: int = 0) -> None:
+def refill(buffer: Any, kept: Kept, *, at: int = 0, cut: bool = True) -> None:
     """Add kept rows to an empty buffer through its own ``add``, so that any kind does its bookkeeping.
 
     What follows in the buffer is another episode, so the last step ends one: as if time had run
@@ -69,6 +69,7 @@ def refill(buffer: Any, kept: Kept, *, at: int = 0) -> None:
         buffer: the buffer.
         kept: the rows, as `read_columns` gave them.
         at: the place of the oldest row; only with rows that fill the ring from there.
+        cut: whether what follows is another episode.
 
     >>> from stable_baselines3 import DQN
     >>> from owlrl.adapters.buffers import refill
@@ -79,7 +80,7 @@ def refill(buffer: Any, kept: Kept, *, at: int = 0) -> None:
     0
     """
     alone = type(buffer).__name__ == "ReplayBuffer" and not buffer.optimize_memory_usage
-    ends = buffer.handle_timeout_termination or not alone
+    ends = cut and (buffer.handle_timeout_termination or not alone)
     total = len(kept["rewards"]) if kept else 0
     if at:
         buffer.pos = at
@@ -87,14 +88,14 @@ def refill(buffer: Any, kept: Kept, *, at: int = 0) -> None:
             buffer._current_ep_start[:] = at
     for step in range(max(0, total - buffer.buffer_size), total):
         done = kept["dones"][step] > 0.5
-        cut = ~done if ends and step == total - 1 else np.zeros_like(done)
-        ran_out = (kept["timeouts"][step] > 0.5) | cut
+        here = ~done if ends and step == total - 1 else np.zeros_like(done)
+        ran_out = (kept["timeouts"][step] > 0.5) | here
         buffer.add(
             _step(kept["observations"], step),
             _step(kept["next_observations"], step),
             kept["actions"][step],
             kept["rewards"][step],
-            done | cut,
+            done | here,
             [{"TimeLimit.truncated": bool(flag)} for flag in ran_out],
         )
 
@@ -200,11 +201,14 @@ class BufferReplay:
         They lie at the same places of the ring. The last one ends its episode, since what comes next is not
         its continuation.
         """
-        if self._loaded is None:
-            return
-        visit, buffer = self._loaded, self.buffer
+        if self._loaded is not None:
+            self._refill_visit(task, self._loaded, cut=True)
+
+    def _refill_visit(self, task: str, visit: Mapping[str, Any], *, cut: bool) -> None:
+        """Put the rows of a loaded visit where they were; with ``cut`` the last one ends its episode."""
+        buffer = self.buffer
         buffer.reset()
-        refill(buffer, visit["rows"], at=int(visit["at"]))
+        refill(buffer, visit["rows"], at=int(visit["at"]), cut=cut)
         buffer.full = bool(visit["full"])
         self._task, self._begun, self._loaded = task, True, None
         self._seen = _Mark.before(buffer, int(visit["new"]))

@@ -157,6 +157,7 @@ class ListReplay:
         """Rows and stored samples as arrays, and the random state."""
         state = {
             "rows": _pack(list(self.rows)),
+            "new": self._count_new(),
             "stored": {task: _pack(rows) for task, rows in self._stored.items()},
             "rng": self._rng.bit_generator.state,
         }
@@ -169,6 +170,7 @@ class ListReplay:
             rows = _unpack(state_dict["rows"])
             stored = {task: _unpack(packed) for task, packed in state_dict["stored"].items()}
             rng.bit_generator.state = dict(state_dict["rng"])
+            new = int(state_dict.get("new", 0))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise OwlValueError(
                 f"ListReplay.load_state_dict: the state is damaged ({type(error).__name__}: {error}); "
@@ -177,7 +179,7 @@ class ListReplay:
         self.rows.clear()
         self.rows.extend(rows)
         self._stored, self._rng, self._task = stored, rng, state_dict.get("task")
-        self._look()
+        self._look(new)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -189,9 +191,9 @@ class ListReplay:
             f"warm_start={self.warm_start}, stored={stored})"
         )
 
-    def _look(self) -> None:
-        """Remember where some rows are, the last one among them."""
-        count = len(self.rows)
+    def _look(self, new: int = 0) -> None:
+        """Remember where some rows are, the last one among them; the last ``new`` stay unseen."""
+        count = max(0, len(self.rows) - new)
         places = {*range(min(2, count)), *range(max(0, count - 4), count)}
         if count and not isinstance(self.rows, deque):  # whose middle is far from both ends
             places.update(np.linspace(0, count - 1, LANDMARKS).astype(int).tolist())
@@ -221,6 +223,12 @@ class ListReplay:
         if moved or dropped < 0 or any(id(row) in known for row in self._newest(count - 1 - found)):
             self._refuse_order()
         return found + 1
+
+    def _count_new(self) -> int:
+        """How many rows are behind the last one that was seen."""
+        last = self._seen[-1][1] if self._seen else None
+        found = (k for k, row in enumerate(reversed(self.rows)) if row is last)
+        return next(found, len(self.rows)) if self._seen else len(self.rows)
 
     def _overrun(self) -> None:
         """The last row seen is gone: all that are there are new, or the list has another order."""

@@ -110,6 +110,7 @@ class LearningLoop(ABC):
         # moves on with everything that changes the environment: tells states before from states after it
         self._clock = 0
         self._entered = False  # a task's counts were loaded and no frame was made since
+        self._loaded = False  # a state of another process was, in an episode, and no frame was made since
         self._at_frame_end: list[Callable[[], None]] = []
 
     def learn(
@@ -172,8 +173,9 @@ class LearningLoop(ABC):
             if self._stepper is not None:
                 self.hand_over()
             self._warmed = self._owed = self._ahead = 0
-        self.env = env
-        self._break_off()
+        self.env, self._stepper = env, None
+        if not self._loaded:  # else it may be the environment of the state, put back as it was
+            self._clock += 1
 
     def hand_over(self) -> None:
         """End the task: the networks take on their averaged weights, and the next frame starts an episode.
@@ -194,7 +196,7 @@ class LearningLoop(ABC):
             seed = None if self.seed is None else int(self._rng.integers(2**31))
             stepper = self._stepper = Stepper(self.env, seed=seed)
             self._check_first(stepper.observation)
-        self._entered = False
+        self._entered = self._loaded = False
         self._clock += 1
         copies, settings = stepper.num_envs, self.config
         random = self._warmed + copies <= settings.learning_starts
@@ -255,6 +257,8 @@ class LearningLoop(ABC):
         old = task and state["clock"] < self._clock
         if not old:
             rng = restored_generator(state["rng"])
+            ahead = int(state["clock"]) > self._clock  # as no state of this process is
+            self._loaded = (ahead or self._loaded) and "episode" in state
             self._clock, self.updates, self._rng = int(state["clock"]), int(state["updates"]), rng
         self._warmed, self._owed, self._ahead = (int(state[name]) for name in ("warmed", "owed", "ahead"))
         self._entered, self._stepper = task, None
@@ -264,8 +268,9 @@ class LearningLoop(ABC):
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to go on bit for bit, but the environment itself.
 
-        To go on in the middle of an episode, put the environment back as it was, too; one that was never
-        reset starts an episode.
+        To go on in the middle of an episode, put the environment back as it was, too: build the agent with
+        it, or give it with `set_env` (or ``owl.task(name, env=...)``). One that was never reset starts an
+        episode.
         """
         parts = {name: copy.deepcopy(part.state_dict()) for name, part in self._parts().items()}
         return {"loop": self.loop_state(), "replay": self.replay.state_dict(), **parts}

@@ -8,13 +8,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium import spaces
+from gymnasium.wrappers import OrderEnforcing
 from stable_baselines3.common.base_class import maybe_make_env
+from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, unwrap_vec_normalize
 
 from owlrl.errors import OwlTypeError, OwlValueError, raise_problems
 
-__all__ = ["TaskEnvs", "VectorEnvView", "actions_in"]
+__all__ = ["TaskEnvs", "VectorEnvView", "actions_in", "was_reset"]
 
 
 def actions_in(space: spaces.Space[Any]) -> int | None:
@@ -155,7 +157,8 @@ class TaskEnvs:
         """Let ``env`` be the model's and the task's."""
         model, self._offered = self.model, None
         if env is not model.env:
-            if model.seed is not None and env not in self._of_task.values():
+            put_back = task in self._known and was_reset(env)  # after loading: it is to go on as it was
+            if model.seed is not None and env not in self._of_task.values() and not put_back:
                 env.seed(model.seed)  # set_env does not
             model.set_env(env)
         self._remember(task, env)
@@ -163,8 +166,11 @@ class TaskEnvs:
 
     def _remember(self, task: str, env: VecEnv) -> None:
         same = [self._known[name].place for name, own in self._of_task.items() if own is env]
+        taken = {self._known[name].place for name in self._of_task}
         places = [known.place for known in self._known.values()]
         place = same[0] if same else max(places, default=-1) + 1
+        if not same and task in self._known and self._known[task].place not in taken:
+            place = self._known[task].place  # it was loaded, and has its environment again
         self._of_task[task] = self._seen = env
         self._known[task] = _Known(place, actions_in(env.action_space))
 
@@ -240,6 +246,36 @@ def _holds(vec_env: VecEnv, env: Any) -> bool:
             return True
         layer = getattr(layer, "env", None)
     return False
+
+
+def was_reset(env: VecEnv | None) -> bool:
+    """Whether all environments in ``env`` are known to be in an episode: they may be stepped as they are.
+
+    >>> from stable_baselines3.common.env_util import make_vec_env
+    >>> from owlrl.adapters.sb3.envs import was_reset
+    >>> env = make_vec_env("CartPole-v1", n_envs=2)
+    >>> was_reset(env)
+    False
+    >>> _ = env.reset()
+    >>> was_reset(env)
+    True
+    """
+    inner = None if env is None else env.unwrapped
+    return isinstance(inner, DummyVecEnv) and all(map(_is_in_episode, inner.envs))
+
+
+def _is_in_episode(env: Any) -> bool:
+    layer, known = env, False
+    while layer is not None:
+        if isinstance(layer, Monitor):
+            known = not layer.needs_reset
+            break
+        if isinstance(layer, OrderEnforcing):
+            known = layer.has_reset
+            break
+        known = getattr(layer, "_np_random", None) is not None  # the innermost one's, at last
+        layer = getattr(layer, "env", None)
+    return known
 
 
 class VectorEnvView:

@@ -16,10 +16,11 @@ from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 from torch import Tensor
 
 from owlrl.adapters.buffers import BufferReplay, Kept, refill
-from owlrl.adapters.sb3.envs import TaskEnvs, actions_in
+from owlrl.adapters.sb3.envs import TaskEnvs, actions_in, was_reset
 from owlrl.adapters.sb3.rollouts import Rollouts
-from owlrl.adapters.sb3.state import TaskState
+from owlrl.adapters.sb3.state import TaskState, last_seen, see_again
 from owlrl.errors import OwlTypeError
+from owlrl.replay._rows import restored_generator
 
 __all__ = ["ObservationRows", "SB3Replay", "new_buffer"]
 
@@ -152,7 +153,8 @@ class SB3Replay(BufferReplay):
     def resume_task(self, task: str) -> None:
         """Go on with a visit that was interrupted, in the model's environment or in one that was offered.
 
-        After loading, in the environment that the task brings, and with the rows that the visit had.
+        After loading, in the environment that the task brings, and with the rows that the visit had; in the
+        middle of the episode, if that environment was put back as it was.
         """
         model = self.model
         self._rollouts.refuse("begin a task")
@@ -163,7 +165,10 @@ class SB3Replay(BufferReplay):
             self._state.set_num_actions(self._envs.resume(task))
         if self._loaded is not None:
             model.replay_buffer = new_buffer(model)
-            super().resume_task(task)
+            seen = self._loaded.get("seen") if not in_learn and was_reset(model.env) else None
+            self._refill_visit(task, self._loaded, cut=seen is None)
+            if seen is not None:
+                see_again(model, self._rollouts, seen)
         elif isinstance(model.replay_buffer, HerReplayBuffer):
             model.replay_buffer.env = model.env
         if in_learn:  # which has its own count
@@ -184,10 +189,19 @@ class SB3Replay(BufferReplay):
 
     def state_dict(self) -> dict[str, Any]:
         """The kept rows, what is known of environments and the random state."""
-        return {**super().state_dict(), "envs": self._envs.state_dict()}
+        own = {"envs": self._envs.state_dict(), "generators": self._state.generators()}
+        return {**super().state_dict(), **own}
 
     def _load_more(self, state_dict: Mapping[str, Any]) -> None:
+        generators = {name: restored_generator(state) for name, state in state_dict["generators"].items()}
         self._envs.load_state_dict(state_dict["envs"])
+        self._state.set_generators(generators)
+
+    def _visit(self) -> dict[str, Any]:
+        """The rows, and where the episode stands unless a step is only half stored."""
+        visit = super()._visit()
+        half = self._rollouts.where == "collecting"
+        return visit if half else {**visit, "seen": last_seen(self.model)}
 
     @property
     def _discrete(self) -> bool:

@@ -61,6 +61,7 @@ class Rollouts:
         self.model = model
         self.counter = counter
         self.where: Where = "outside"
+        self.after_setup: Callable[[], None] | None = None  # once, if the next `learn` goes on
         self._at_start: list[Callable[[], None]] = []
         self._at_end: list[Callable[[], None]] = []
 
@@ -128,8 +129,13 @@ class _Reports(OffPolicyAlgorithm):
     def _setup_learn(self, *arguments: Any, **options: Any) -> Any:
         found = super()._setup_learn(*arguments, **options)
         rollouts: Rollouts | None = getattr(self, ATTRIBUTE, None)
-        if rollouts is not None and rollouts.counter is not None and not self.num_timesteps:
+        if rollouts is None:
+            return found
+        if rollouts.counter is not None and not self.num_timesteps:
             rollouts.counter.restart()
+        put_back, rollouts.after_setup = rollouts.after_setup, None
+        if put_back is not None and self.num_timesteps:
+            put_back()
         return found
 
     def collect_rollouts(self, *arguments: Any, **options: Any) -> Any:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
+from collections.abc import Mapping
 from typing import Any
 from weakref import WeakSet
 
@@ -18,8 +20,18 @@ from torch import nn
 from torch.optim import Optimizer
 
 from owlrl.adapters.sb3.envs import actions_in
+from owlrl.adapters.sb3.rollouts import Rollouts
+from owlrl.replay._rows import restored_generator
 
-__all__ = ["TaskParameter", "TaskState", "fresh_statistics", "set_statistics", "statistics"]
+__all__ = [
+    "TaskParameter",
+    "TaskState",
+    "fresh_statistics",
+    "last_seen",
+    "see_again",
+    "set_statistics",
+    "statistics",
+]
 
 COUNTS = ("_n_updates", "_n_calls")  # tell when targets and actors are due; they run on through all tasks
 
@@ -110,6 +122,22 @@ class TaskState:
         for module in model.policy.modules():
             if isinstance(module, BaseModel):
                 module.action_space = self._action_spaces[actions]
+
+    def generators(self) -> dict[str, Any]:
+        """The states of the random numbers that actions are drawn with, by the number of actions."""
+        return {
+            str(actions): copy.deepcopy(space.np_random.bit_generator.state)
+            for actions, space in self._action_spaces.items()
+        }
+
+    def set_generators(self, generators: Mapping[str, np.random.Generator]) -> None:
+        """Go on with generators in the states that `generators` gave."""
+        for name, generator in generators.items():
+            actions = int(name) if name.isdecimal() else None
+            if actions is not None and actions not in self._action_spaces:
+                self._action_spaces[actions] = spaces.Discrete(actions)
+            if actions in self._action_spaces:
+                self._action_spaces[actions]._np_random = generator
 
     def state_dict(self) -> dict[str, Any]:
         """The current task's counters, exploration, number of actions and statistics."""
@@ -236,6 +264,60 @@ class TaskParameter:
         self.optimizer.state.pop(self.parameter, None)
         if state_dict["optimizer"]:
             self.optimizer.state[self.parameter] = dict(state_dict["optimizer"])
+
+
+def last_seen(model: OffPolicyAlgorithm) -> dict[str, Any] | None:
+    """Where the model's episode stands: what it saw last, its noise, its running return; None before one.
+
+    >>> from stable_baselines3 import DQN
+    >>> from owlrl.adapters.sb3.state import last_seen
+    >>> model = DQN("MlpPolicy", "CartPole-v1", buffer_size=100)
+    >>> last_seen(model)
+    >>> sorted(last_seen(model.learn(8)))
+    ['episodes', 'noise', 'observation', 'original', 'returns', 'starts']
+    """
+    if model._last_obs is None:
+        return None
+    normalize = model.get_vec_normalize_env()
+    return copy.deepcopy(
+        {
+            "observation": model._last_obs,
+            "original": model._last_original_obs,
+            "starts": model._last_episode_starts,
+            "episodes": int(model._episode_num),
+            "noise": _noise_state(model.action_noise),
+            "returns": None if normalize is None else normalize.returns,
+        }
+    )
+
+
+def see_again(model: OffPolicyAlgorithm, rollouts: Rollouts, seen: Mapping[str, Any]) -> None:
+    """Put back what `last_seen` gave; the noise when the next ``learn`` has reset it."""
+    seen = copy.deepcopy(dict(seen))
+    model._last_obs, model._last_original_obs = seen["observation"], seen["original"]
+    model._last_episode_starts, model._episode_num = seen["starts"], int(seen["episodes"])
+    normalize = model.get_vec_normalize_env()
+    if normalize is not None and seen["returns"] is not None:
+        normalize.returns, normalize.old_obs = np.array(seen["returns"]), seen["original"]
+    rollouts.after_setup = lambda: _set_noise(model.action_noise, seen["noise"])
+
+
+def _noise_state(noise: object) -> list[dict[str, Any]]:
+    """Numbers, arrays and generators of a noise, or of each of several."""
+    found = []
+    for each in getattr(noise, "noises", [noise]):
+        own = getattr(each, "__dict__", {}).items()
+        kept: dict[str, Any] = {k: v for k, v in own if isinstance(v, int | float | np.ndarray)}
+        kept |= {k: v.bit_generator.state for k, v in own if isinstance(v, np.random.Generator)}
+        found.append(kept)
+    return found
+
+
+def _set_noise(noise: object, states: list[dict[str, Any]]) -> None:
+    for each, kept in zip(getattr(noise, "noises", [noise]), states, strict=False):
+        for name, value in kept.items():
+            generator = isinstance(getattr(each, name, None), np.random.Generator)
+            setattr(each, name, restored_generator(value) if generator else value)
 
 
 def statistics(env: VecNormalize | None) -> dict[str, Any] | None:
