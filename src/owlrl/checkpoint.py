@@ -26,9 +26,8 @@ import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import torch
@@ -105,9 +104,14 @@ def save_state(path: str | os.PathLike[str], state: object) -> None:
             f"save_state: what is not in tensors or arrays takes {len(header)} bytes; expected at most "
             f"{MAX_HEADER}; keep long lists of numbers as arrays"
         )
+    digest, scratch = hashlib.sha256(), np.empty(CHUNK, np.uint8)
     with _replacing(path) as file:
         file.write(len(header).to_bytes(8, "little") + header)
-        header[DATA_DIGEST] = _write_data(file, found)
+        for array in found:
+            for piece in _pieces(array.numpy(), scratch):
+                digest.update(piece)
+                file.write(piece)
+        header[DATA_DIGEST] = digest.hexdigest().encode()
         header[DIGEST] = _header_digest(header)
         file.seek(8)
         file.write(header[: DATA_DIGEST.stop])
@@ -220,8 +224,7 @@ def _set_generators(state: dict[str, Any]) -> None:
 # ---------------------------------------------------------------------------------- a tree as JSON and arrays
 
 
-@dataclass(frozen=True)
-class _Array:
+class _Array(NamedTuple):
     """A tensor or an array of the tree, where it lies."""
 
     name: str
@@ -231,10 +234,6 @@ class _Array:
     @property
     def itemsize(self) -> int:
         return TORCH_TYPES[self.dtype].itemsize
-
-    @property
-    def nbytes(self) -> int:
-        return math.prod(self.value.shape) * self.itemsize
 
     def numpy(self) -> np.ndarray:
         """Its numbers as a numpy array, without a copy if they are on the CPU."""
@@ -258,7 +257,11 @@ def _flatten(value: object, where: str, found: list[_Array], depth: int) -> Any:
         )
     if isinstance(value, dict):
         # pairs, not an object: JSON would turn the int keys of an optimizer's state into strings
-        pairs = [(_key(key, where), item) for key, item in value.items()]
+        keys = [int(key) if isinstance(key, np.integer) else key for key in value]
+        for key in keys:
+            if isinstance(key, bool) or not isinstance(key, str | int):
+                raise OwlTypeError(f"save_state: {where} has the key {key!r}; expected a str or an int")
+        pairs = zip(keys, value.values(), strict=True)
         return {"dict": [[key, _flatten(item, f"{where}.{key}", found, depth + 1)] for key, item in pairs]}
     if isinstance(value, list | tuple):
         return {"list": [_flatten(item, f"{where}.{k}", found, depth + 1) for k, item in enumerate(value)]}
@@ -294,14 +297,6 @@ def _put(value: Tensor | np.ndarray, where: str, found: list[_Array]) -> str:
     return name
 
 
-def _key(key: object, where: str) -> str | int:
-    if isinstance(key, np.integer):
-        key = int(key)
-    if isinstance(key, bool) or not isinstance(key, str | int):
-        raise OwlTypeError(f"save_state: {where} has the key {key!r}; expected a str or an int")
-    return key
-
-
 def _unflatten(value: Any, arrays: dict[str, Tensor]) -> Any:
     """The tree of a skeleton; takes every array out of ``arrays``."""
     if not isinstance(value, dict | list):
@@ -327,7 +322,7 @@ def _unflatten(value: Any, arrays: dict[str, Tensor]) -> Any:
 def _header(skeleton: str, arrays: list[_Array]) -> bytes:
     parts, begin = [json.dumps(skeleton) + "}"], 0
     for array in arrays:
-        offsets = [begin, begin := begin + array.nbytes]
+        offsets = [begin, begin := begin + math.prod(array.value.shape) * array.itemsize]
         about = {"dtype": array.dtype, "shape": list(array.value.shape), "data_offsets": offsets}
         parts.append(f"{json.dumps(array.name)}:{json.dumps(about, separators=(',', ':'))}")
     text = START + BLANK + MIDDLE + BLANK + END + (",".join(parts) + "}").encode("ascii")
@@ -337,16 +332,6 @@ def _header(skeleton: str, arrays: list[_Array]) -> bytes:
 def _header_digest(header: bytes | bytearray) -> bytes:
     digest = hashlib.sha256(len(header).to_bytes(8, "little"))
     digest.update(header[: DIGEST.start] + BLANK + header[DIGEST.stop :])
-    return digest.hexdigest().encode()
-
-
-def _write_data(file: BinaryIO, arrays: list[_Array]) -> bytes:
-    """Write the arrays one after the other; return their digest."""
-    digest, scratch = hashlib.sha256(), np.empty(CHUNK, np.uint8)
-    for array in arrays:
-        for piece in _pieces(array.numpy(), scratch):
-            digest.update(piece)
-            file.write(piece)
     return digest.hexdigest().encode()
 
 
@@ -420,9 +405,8 @@ def _read_header(file: BinaryIO, size: int) -> bytes:
     _fill(file, memoryview(header)[len(start) - 8 :])
     if not header.startswith(START):
         raise _Unreadable(_foreign(header))
-    if header[DIGEST.stop : DATA_DIGEST.start] != MIDDLE or header[DATA_DIGEST.stop :][: len(END)] != END:
-        raise _Unreadable(DAMAGED)
-    if _header_digest(header) != header[DIGEST]:
+    fixed = header[DIGEST.stop : DATA_DIGEST.start] + header[DATA_DIGEST.stop :][: len(END)]
+    if fixed != MIDDLE + END or _header_digest(header) != header[DIGEST]:
         raise _Unreadable(DAMAGED)
     return bytes(header)
 
@@ -440,13 +424,10 @@ def _foreign(header: bytearray) -> str:
             "again and save"
         )
     if isinstance(found, str) and found.startswith("owlrl-state-") and found != FORMAT:
-        return (
-            f"has format {found!r}, this version reads {FORMAT!r}; load it with the newer owlrl that wrote it"
-        )
-    return (
-        f"is not a readable checkpoint: a safetensors file of format {found!r}; expected {FORMAT!r}, a file "
-        "that save wrote"
-    )
+        newer = "load it with the newer owlrl that wrote it"
+        return f"has format {found!r}, this version reads {FORMAT!r}; {newer}"
+    expected = f"expected {FORMAT!r}, a file that save wrote"
+    return f"is not a readable checkpoint: a safetensors file of format {found!r}; {expected}"
 
 
 def _parse(text: str, depth: int) -> Any:
@@ -469,10 +450,8 @@ def _parse_header(header: bytes, room: int) -> tuple[Any, list[tuple[str, str, t
         dtype, shape, offsets = about["dtype"], about["shape"], about["data_offsets"]
         if not all(type(n) is int and n >= 0 for n in (*shape, *offsets)) or dtype not in TORCH_TYPES:
             raise _Unreadable(UNLIKE)
-        size = math.prod(shape) * TORCH_TYPES[dtype].itemsize
-        if offsets != [end, end + size]:
+        if offsets != [end, end := end + math.prod(shape) * TORCH_TYPES[dtype].itemsize]:
             raise _Unreadable(UNLIKE)
-        end += size
         entries.append((name, dtype, tuple(shape)))
     if end != room:
         raise _Unreadable(f"has {room} bytes of data where its header says {end}; {CUT_SHORT}")
@@ -514,7 +493,14 @@ def _replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     except OSError as error:
         text = f"could not write {path} ({error.strerror or error}); what was there before is unchanged"
         raise (OSError(text) if error.errno is None else OSError(error.errno, text)) from error
-    _sync_directory(target.parent)
+    # the file is whole either way; this only settles which of the two a power cut leaves
+    if os.name == "posix":
+        with suppress(OSError):
+            handle = os.open(target.parent, os.O_RDONLY)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
 
 
 def _check_target(path: Path, target: Path) -> int | None:
@@ -577,21 +563,9 @@ def _remove_if_left(temporary: Path) -> None:
                 left = False
             except OSError:
                 pass
-        if left and fcntl is not None:
-            temporary.unlink()  # while it is locked: whoever just made it will notice
+            if left:
+                temporary.unlink()  # while it is locked: whoever just made it will notice
     finally:
         os.close(handle)
-    if left and fcntl is None:
+    if left and fcntl is None:  # Windows does not remove an open file
         temporary.unlink()
-
-
-def _sync_directory(directory: Path) -> None:
-    # the file is whole either way; this only settles which of the two a power cut leaves
-    if os.name != "posix":
-        return
-    with suppress(OSError):
-        handle = os.open(directory, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

@@ -7,9 +7,11 @@ looking, then everything is noted that loading touches, and whatever fails after
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -53,19 +55,7 @@ class TaskRecord:
 
 
 def own_state(item: Stateful) -> dict[str, Any]:
-    """The per-task state of ``item``; of a learning-rate scheduler also what it set in its optimizer.
-
-    >>> import torch
-    >>> from owlrl.wrapper_state import load_own_state, own_state
-    >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=1.0)
-    >>> schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
-    >>> fresh = own_state(schedule)
-    >>> optimizer.step(), schedule.step()
-    (None, None)
-    >>> load_own_state(schedule, fresh)
-    >>> optimizer.param_groups[0]["lr"]
-    1.0
-    """
+    """The per-task state of ``item``; of a learning-rate scheduler also what it set in its optimizer."""
     state: dict[str, Any] = {"state": copy.deepcopy(item.state_dict())}
     if isinstance(item, LRScheduler):
         groups = item.optimizer.param_groups
@@ -75,13 +65,7 @@ def own_state(item: Stateful) -> dict[str, Any]:
 
 
 def load_own_state(item: Stateful, state: Mapping[str, Any]) -> None:
-    """Put back what `own_state` gave.
-
-    >>> import torch
-    >>> from owlrl.wrapper_state import load_own_state, own_state
-    >>> module = torch.nn.Linear(1, 1)
-    >>> load_own_state(module, own_state(module))
-    """
+    """Put back what `own_state` gave."""
     item.load_state_dict(copy.deepcopy(state["state"]))
     if isinstance(item, LRScheduler):
         for group, kept in zip(item.optimizer.param_groups, state["groups"], strict=True):
@@ -159,15 +143,13 @@ def restore_wrapper(
     """
     raise_problems(WHERE, _form_problems(state))
     problems = _part_problems(learner, state, parts, acting=acting)
-    # what is there must fit before heads are made for the rest
-    for group, networks in _network_groups(learner) if not problems else ():
-        problems += _shape_problems(group, networks, state[group], saved_too=False)
+    if not problems:  # what is there must fit before heads are made for the rest
+        problems = _shape_problems(learner, state, saved_too=False)
     raise_problems(WHERE, problems)
     records = {name: TaskRecord(**record) for name, record in state["tasks"].items()}
     with _all_or_nothing(learner, parts):
         _grow(learner, state["heads"], {record.head: record.num_actions for record in records.values()})
-        for group, networks in _network_groups(learner):
-            problems += _shape_problems(group, networks, state[group])
+        problems = _shape_problems(learner, state)
         if not acting:
             problems += _optimizer_problems(learner, state["optimizers"])
         raise_problems(WHERE, problems)
@@ -195,10 +177,9 @@ def _load(
         if part is not None:
             with _naming(f"the {name}, a {type(part).__name__},"):
                 part.load_state_dict(state["parts"][name]["state"])
-    for group, networks in _network_groups(learner):
-        for name, network in networks.items():
-            with _naming(f"{group}[{name!r}]"):
-                network.module.load_state_dict(state[group][name])
+    for group, name, network in _all_networks(learner):
+        with _naming(f"{group}[{name!r}]"):
+            network.module.load_state_dict(state[group][name])
     for name, optimizer in learner.optimizers.items() if not acting else ():
         with _naming(f"optimizers[{name!r}]"):
             _load_optimizer(optimizer, state["optimizers"][name])
@@ -228,8 +209,10 @@ def _first(learner: OffPolicyLearner) -> MultiHead:
     return next(iter(learner.networks.values()))
 
 
-def _network_groups(learner: OffPolicyLearner) -> tuple[tuple[str, Mapping[str, MultiHead]], ...]:
-    return ("networks", learner.networks), ("targets", learner.targets)
+def _all_networks(learner: OffPolicyLearner) -> Iterator[tuple[str, str, MultiHead]]:
+    """Group, name and network of each."""
+    for group, networks in (("networks", learner.networks), ("targets", learner.targets)):
+        yield from ((group, name, network) for name, network in networks.items())
 
 
 def _num_outputs(network: MultiHead, head: int) -> int:
@@ -244,38 +227,40 @@ def _kinds(learner: OffPolicyLearner) -> dict[str, str]:
 # ---------------------------------------------------------------------------------------- look before loading
 
 
+FORM = {
+    **dict.fromkeys(
+        ("tasks", "networks", "targets", "optimizers", "per_task", "kinds", "parts", "rng"), Mapping
+    ),
+    "heads": list,
+    "active": int,
+    "gamma": float,
+}
+
+
 def _form_problems(state: object) -> list[str]:
     """What is not of the form that `wrapper_state` gives."""
     if not isinstance(state, Mapping):
         return [f"the state is a {type(state).__name__}; expected what OwlWrapper.save wrote"]
     found = []
-    mappings = ("tasks", "networks", "targets", "optimizers", "per_task", "kinds", "parts", "rng")
-    for key, kind in {
-        **dict.fromkeys(mappings, Mapping),
-        "heads": list,
-        "active": int,
-        "gamma": float,
-    }.items():
+    for key, kind in FORM.items():
         if key not in state:
             found.append(f"the state has no {key!r}; expected what OwlWrapper.save wrote")
         elif not isinstance(state[key], kind) or isinstance(state[key], bool):
             found.append(f"the state's {key!r} is a {type(state[key]).__name__}; expected a {kind.__name__}")
     if found:
         return found
-    heads = state["heads"]
+    heads, tasks, visit = state["heads"], state["tasks"], state.get("visit")
     # every head has a tensor in the first network's state: no more heads are made than the state has room for
     room = max((len(saved) for saved in state["networks"].values() if isinstance(saved, Mapping)), default=0)
     if not all(_is_int(size, 0) for size in heads) or not 0 < len(heads) <= room:
         found.append(f"the state's 'heads' are {str(heads)[:60]}; expected the sizes of up to {room} heads")
     if not _is_int(state["active"], 0, len(heads)):
         found.append(f"the active head is {state['active']!r}; expected one of {len(heads)}")
-    for task, record in state["tasks"].items():
+    for task, record in tasks.items():
         found += _record_problems(task, record, len(heads), state["per_task"])
     found += _own_problems("per_task has", state["per_task"])
-    if state.get("visit") is not None and state["visit"] not in list(state["tasks"]):
-        found.append(
-            f"the visit is of {str(state['visit'])[:60]}; expected one of {list(state['tasks'])[:9]}"
-        )
+    if visit is not None and visit not in list(tasks):
+        found.append(f"the visit is of {str(visit)[:60]}; expected one of {list(tasks)[:9]}")
     for name, saved in state["parts"].items():
         if saved is not None and not (isinstance(saved, Mapping) and {"kind", "state"} <= set(saved)):
             found.append(f"the state of the {name} is {str(saved)[:60]}; expected its kind and its state")
@@ -283,37 +268,44 @@ def _form_problems(state: object) -> list[str]:
         for name, saved in state[group].items():
             found += _tensor_problems(f"{group}[{name!r}]", saved)
     for name, saved in state["optimizers"].items():
-        groups = saved.get("param_groups") if isinstance(saved, Mapping) else None
-        listed = isinstance(groups, list) and all(
-            isinstance(group, Mapping)
-            and isinstance(group.get("params"), list)
-            and all(_is_int(index, 0) for index in group["params"])
-            for group in groups
-        )
-        if not listed or not isinstance(saved.get("state"), Mapping):
+        if not _is_optimizer_state(saved):
             found.append(f"optimizers[{name!r}] is {str(saved)[:60]}; expected an optimizer's state_dict()")
     return found
 
 
-def _is_int(value: object, least: int, below: int | None = None) -> bool:
-    number = isinstance(value, int) and not isinstance(value, bool)
-    return number and least <= value and (below is None or value < below)  # type: ignore[operator]
+def _is_int(value: object, least: int, below: float = math.inf) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value < below
 
 
-def _record_problems(task: object, record: object, heads: int, own: Mapping[str, Any]) -> list[str]:
+def _is_optimizer_state(saved: object) -> bool:
+    groups = saved.get("param_groups") if isinstance(saved, Mapping) else None
+    if not isinstance(groups, list) or not isinstance(saved.get("state"), Mapping):  # type: ignore[attr-defined]
+        return False
+    numbers = [group.get("params") if isinstance(group, Mapping) else None for group in groups]
+    return all(isinstance(n, list) and all(_is_int(index, 0) for index in n) for n in numbers)
+
+
+def _record_problems(task: object, saved: object, heads: int, own: Mapping[str, Any]) -> list[str]:
     what = f"task {task!r} was saved"
     known = {f.name for f in fields(TaskRecord)}
-    if not isinstance(task, str) or not isinstance(record, Mapping) or not {"head"} <= set(record) <= known:
-        return [f"{what} as {str(record)[:80]}; expected a name with {sorted(known)}"]
-    found = []
-    if not _is_int(record["head"], 0, heads):
-        found.append(f"{what} with head {record['head']!r}; expected one of {heads}")
-    for name in ("visits", "steps"):
-        if not _is_int(record.get(name, 0), 0):
-            found.append(f"{what} with {record[name]!r} {name}; expected an int >= 0")
-    if record.get("num_actions") is not None and not _is_int(record["num_actions"], 1):
-        found.append(f"{what} with num_actions={record['num_actions']!r}; expected an int >= 1 or None")
-    for kept in (record.get("own", {}), record.get("unfinished") or {}):
+    if not isinstance(task, str) or not isinstance(saved, Mapping) or not {"head"} <= set(saved) <= known:
+        return [f"{what} as {str(saved)[:80]}; expected a name with {sorted(known)}"]
+    record = TaskRecord(**saved)
+    head, visits, steps, actions = record.head, record.visits, record.steps, record.num_actions
+    found = [
+        f"{what} with {got}"
+        for good, got in (
+            (_is_int(head, 0, heads), f"head {head!r}; expected one of {heads}"),
+            (_is_int(visits, 0), f"{visits!r} visits; expected an int >= 0"),
+            (_is_int(steps, 0), f"{steps!r} steps; expected an int >= 0"),
+            (
+                actions is None or _is_int(actions, 1),
+                f"num_actions={actions!r}; expected an int >= 1 or None",
+            ),
+        )
+        if not good
+    ]
+    for kept in (record.own, record.unfinished or {}):
         if not isinstance(kept, Mapping) or (kept and set(kept) != set(own)):
             found.append(f"{what} with an own state of {str(kept)[:60]}; expected one of each of {list(own)}")
         else:
@@ -352,13 +344,8 @@ def _part_problems(
         own = None if part is None else type(part).__name__
         if saved != own:
             found.append(f"{name} is {own}, but {saved} was saved; pass the same")
-    groups: dict[str, Mapping[str, Any]] = {
-        "networks": learner.networks,
-        "targets": learner.targets,
-        "optimizers": learner.optimizers,
-        "per_task": learner.per_task,
-    }
-    for group, items in groups.items():
+    for group in ("networks", "targets", "optimizers", "per_task"):
+        items = getattr(learner, group)
         if set(items) != set(state[group]) and not (acting and group != "networks"):
             found.append(f"the learner's {group} are {sorted(items)}, but {list(state[group])} were saved")
     if not found and not acting and _kinds(learner) != state["kinds"]:
@@ -382,39 +369,30 @@ MOMENTS = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer", "square
 def _optimizer_problems(learner: OffPolicyLearner, saved: Mapping[str, Any]) -> list[str]:
     found = []
     for name, optimizer in learner.optimizers.items():
-        own = [len(group["params"]) for group in optimizer.param_groups]
-        other = [len(group["params"]) for group in saved[name]["param_groups"]]
-        if own != other:
-            found.append(f"optimizers[{name!r}] has groups of {own} parameters, but {other} were saved")
+        where, state = f"optimizers[{name!r}] has", saved[name]["state"]
+        own = [group["params"] for group in optimizer.param_groups]
+        other = [group["params"] for group in saved[name]["param_groups"]]
+        if (sizes := [*map(len, own)]) != (were := [*map(len, other)]):
+            found.append(f"{where} groups of {sizes} parameters, but {were} were saved")
             continue
-        order = [index for group in saved[name]["param_groups"] for index in group["params"]]
-        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        for index, parameter in zip(order, parameters, strict=True):
-            kept = saved[name]["state"].get(index, {})
+        for index, parameter in zip(chain(*other), chain(*own), strict=True):
+            kept = state.get(index, {})
             if not isinstance(kept, Mapping):
-                found.append(
-                    f"optimizers[{name!r}] has {str(kept)[:40]} of parameter {index}; expected a dict"
-                )
+                found.append(f"{where} {str(kept)[:40]} of parameter {index}; expected a dict")
                 continue
             for key in set(MOMENTS) & set(kept):
-                if kept[key] is not None and getattr(kept[key], "shape", None) != parameter.shape:
-                    found.append(
-                        f"optimizers[{name!r}] has {key} of parameter {index} of "
-                        f"{getattr(kept[key], 'shape', type(kept[key]))}; expected {parameter.shape}"
-                    )
+                shape = getattr(kept[key], "shape", type(kept[key]))
+                if kept[key] is not None and shape != parameter.shape:
+                    found.append(f"{where} {key} of parameter {index} of {shape}; expected {parameter.shape}")
     return found
 
 
 def _shape_problems(
-    group: str,
-    networks: Mapping[str, MultiHead],
-    saved: Mapping[str, Mapping[str, Any]],
-    *,
-    saved_too: bool = True,
+    learner: OffPolicyLearner, state: Mapping[str, Any], *, saved_too: bool = True
 ) -> list[str]:
     found = []
-    for name, network in networks.items():
-        own, other = _shapes(network.module.state_dict()), _shapes(saved[name])
+    for group, name, network in _all_networks(learner):
+        own, other = _shapes(network.module.state_dict()), _shapes(state[group][name])
         for key in sorted({*own, *(other if saved_too else ())}):
             if own.get(key) != other.get(key):
                 found.append(
@@ -426,9 +404,8 @@ def _shape_problems(
 
 def _shapes(tensors: Mapping[str, Any]) -> dict[str, str]:
     """Shape of each tensor, with its dtype where that is not torch's usual one."""
-    usual = torch.float32
     return {
-        key: f"{tuple(value.shape)}{'' if value.dtype == usual else f' of {value.dtype}'}"
+        key: f"{tuple(value.shape)}" + f" of {value.dtype}" * (value.dtype != torch.float32)
         for key, value in tensors.items()
         if isinstance(value, Tensor)
     }
@@ -458,7 +435,7 @@ def _all_or_nothing(learner: OffPolicyLearner, parts: Mapping[str, Stateful | No
     items = {f"per_task[{name!r}]": item for name, item in learner.per_task.items()}
     items |= {name: part for name, part in parts.items() if part is not None}
     states = {name: own_state(item) for name, item in items.items()}
-    networks = [network for _, group in _network_groups(learner) for network in group.values()]
+    networks = [network for _, _, network in _all_networks(learner)]
     heads = [network.num_heads for network in networks]
     undo = [_undo_network(network) for network in networks]
     undo += [_undo_optimizer(optimizer) for optimizer in learner.optimizers.values()]
@@ -520,31 +497,33 @@ def _undo_item(item: Stateful, state: dict[str, Any]) -> Callable[[], None]:
     attributes = getattr(item, "__dict__", {})
     before = dict(attributes)
     contents = {name: copy.copy(v) for name, v in before.items() if type(v) in (dict, list, set)}
-    values = {name: _cloned(v) for name, v in before.items() if isinstance(v, Tensor | np.ndarray)}
+    values = {
+        name: v.detach().clone() if isinstance(v, Tensor) else v.copy()
+        for name, v in before.items()
+        if isinstance(v, Tensor | np.ndarray)
+    }
     gradients = [(v, v.grad) for v in before.values() if isinstance(v, Tensor) and v.is_leaf]
     optimizers = [_undo_optimizer(v) for v in before.values() if isinstance(v, Optimizer)]
 
-    def put(names: set[str]) -> None:
+    def put(names: Iterable[str]) -> None:
         for name in set(attributes) - set(before):
             del attributes[name]
         for name in names:
-            attributes[name] = before[name]
+            value = attributes[name] = before[name]
             if name in contents:
-                _refill(before[name], contents[name])
+                value.clear()
+                (value.extend if isinstance(value, list) else value.update)(contents[name])
             elif name in values:
                 with torch.no_grad():
-                    before[name][...] = values[name]
+                    value[...] = values[name]
 
     def back() -> None:
-        put(set(before))
-        with suppress(
-            Exception
-        ):  # of one that never takes a state; whether it is as before is looked at later
+        put(before)
+        # one that never takes a state fails again; whether it is as before is looked at later
+        with suppress(Exception):
             load_own_state(item, state)
         # loading counts and remembers things that are in no state_dict
-        put(
-            {name for name, value in before.items() if name in values or _is_plain(contents.get(name, value))}
-        )
+        put(name for name, v in before.items() if name in values or _is_plain(contents.get(name, v)))
         for undo_optimizer in optimizers:
             undo_optimizer()
         for tensor, gradient in gradients:
@@ -553,23 +532,9 @@ def _undo_item(item: Stateful, state: dict[str, Any]) -> Callable[[], None]:
     return back
 
 
-def _cloned(value: Tensor | np.ndarray) -> Tensor | np.ndarray:
-    return value.detach().clone() if isinstance(value, Tensor) else value.copy()
-
-
-def _refill(container: Any, content: Any) -> None:
-    container.clear()
-    if isinstance(container, list):
-        container.extend(content)
-    else:
-        container.update(content)
-
-
 def _is_plain(value: object) -> bool:
-    if isinstance(value, dict):
-        return all(_is_plain(item) for item in value.values())
-    if isinstance(value, list | set | tuple):
-        return all(_is_plain(item) for item in value)
+    if isinstance(value, dict | list | set | tuple):
+        return all(map(_is_plain, value.values() if isinstance(value, dict) else value))
     return value is None or isinstance(value, bool | int | float | str)
 
 
@@ -590,10 +555,9 @@ def same_state(one: object, other: object) -> bool:
     if type(one) is not type(other):
         return False
     if isinstance(one, Tensor) and isinstance(other, Tensor):
-        if (one.dtype, one.shape, one.device) != (other.dtype, other.shape, other.device):
-            return False
-        first, second = (t.detach().contiguous().reshape(-1).view(torch.uint8) for t in (one, other))
-        return torch.equal(first, second)
+        forms = [(t.dtype, t.shape, t.device) for t in (one, other)]
+        raw = (t.detach().contiguous().reshape(-1).view(torch.uint8) for t in (one, other))
+        return forms[0] == forms[1] and torch.equal(*raw)
     if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
         return (one.dtype, one.shape, one.tobytes()) == (other.dtype, other.shape, other.tobytes())
     return one == other or (one != one and other != other)

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from owlrl._arguments import Arguments
 from owlrl.errors import NonFiniteError, OwlTypeError, raise_problems
 from owlrl.types import Transitions
 
@@ -274,13 +273,10 @@ class Incoming:
                 setattr(made, part, _restored(part, state[part], form))
         length = 0 if form is None else form.observation_bytes
         for last in state["last"]:
-            arguments = Arguments("last")
-            env = arguments.integer("env", last["env"], least=0)
-            ended = arguments.instance("ended", last["ended"], bool, "True or False")
-            discount = arguments.number("discount", last["discount"])
-            arguments.check()
             frame = array_of(last["frame"], "frame", (length,), np.uint8)
-            made.last[env] = frame.tobytes(), ended, float(discount)
+            if not isinstance(last["ended"], bool):
+                raise ValueError(f"ended is {last['ended']!r}")
+            made.last[naturals(last["env"])[0]] = frame.tobytes(), last["ended"], number(last["discount"])
         return made
 
 
@@ -342,10 +338,18 @@ def _bytes(array: np.ndarray) -> np.ndarray:
 
 def naturals(*values: Any) -> list[int]:
     """``values`` as ints; ValueError unless they are ints >= 0."""
-    arguments = Arguments("state")
-    found = [arguments.integer("a number", value, least=0) for value in values]
-    arguments.check()
-    return found
+    for value in values:
+        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 0:
+            raise ValueError(f"{value!r} is no int >= 0")
+    return [int(value) for value in values]
+
+
+def number(value: Any) -> float:
+    """``value`` as a float; ValueError unless it is a finite number."""
+    kinds = (int, float, np.integer, np.floating)
+    if isinstance(value, bool) or not isinstance(value, kinds) or not math.isfinite(value):
+        raise ValueError(f"{value!r} is no finite number")
+    return float(value)
 
 
 def array_of(value: Any, name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:

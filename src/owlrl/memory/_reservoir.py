@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from owlrl._arguments import Arguments
-from owlrl.memory._incoming import Columns, Form, array_of, naturals, ranges
+from owlrl.memory._incoming import Columns, Form, array_of, naturals, number, ranges
 
 STRATA = ("starts", "rare", "rest")
 SHARES = (1, 1, 2)  # of the capacity, in this order
@@ -292,11 +291,8 @@ class Reservoir:
         made.seen = array_of(np.array(naturals(*state["seen"])), "seen", (len(STRATA),), np.int64)
         made._threshold = array_of(state["threshold"], "threshold", (len(STRATA),), np.float64)
         common, *counts = state["common"]
+        made._common = number(common)
         made._votes, made._offered, made._uncommon = naturals(*counts)
-        arguments = Arguments("state")
-        arguments.number("common", common)
-        arguments.check()
-        made._common = float(common)
         given, table = state["segments"], made._table
         for name, dtype in TABLE.items():
             if name != "start":

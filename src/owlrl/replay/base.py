@@ -14,16 +14,13 @@ import torch
 from typing_extensions import Self
 
 from owlrl._arguments import Arguments, own_generator
-from owlrl.errors import OwlStateError, raise_problems
+from owlrl.errors import OwlStateError, OwlTypeError, raise_problems
 from owlrl.replay._rows import (
-    Rows,
     RowSpec,
-    action_spec,
+    array_spec,
     as_array,
     check_batch_size,
     check_priorities,
-    check_task,
-    observation_spec,
     restored_generator,
     spaces_of,
     to_transitions,
@@ -47,17 +44,7 @@ class RowStore:
     def __len__(self) -> int:
         return len(self.ring)
 
-    def add(self, lanes: np.ndarray, rows: Rows) -> None:
-        """Store one transition in each of ``lanes``."""
-        self.draw.changed(*self.ring.add(lanes, rows))
-
-    def update(self, rows: np.ndarray, priorities: np.ndarray) -> None:
-        """Give rows new priorities; rows where no transition starts any more are left out."""
-        live = self.ring.live[rows]
-        self.draw.update(rows[live], priorities[live])
-
     def clear(self) -> None:
-        """Forget every row."""
         self.ring.clear()
         self.draw.cleared()
 
@@ -68,7 +55,6 @@ class RowStore:
         self.draw.changed(self.ring.live_rows(), np.zeros(0, np.int64))
 
     def state_dict(self) -> dict[str, Any]:
-        """All rows and what the draw remembers of them."""
         return {"ring": self.ring.state_dict(), "draw": self.draw.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -126,8 +112,12 @@ class RingReplay(ABC):
     ) -> None:
         arguments = Arguments(type(self).__name__)
         self._check(arguments)
-        observation = observation_spec(observation_space, observation_shape, observation_dtype, arguments)
-        action = action_spec(action_space, action_shape, action_dtype, arguments)
+        given = observation_shape is not None or observation_dtype is not None
+        observation = array_spec(
+            "observation", observation_space, observation_shape, observation_dtype, arguments, given=given
+        )
+        given = action_space is not None and (tuple(action_shape) != () or np.dtype(action_dtype) != np.int64)
+        action = array_spec("action", action_space, action_shape, action_dtype, arguments, given=given)
         self.num_envs = arguments.integer("num_envs", num_envs)
         least = self.num_envs if isinstance(self.num_envs, int) else 1
         self.capacity = arguments.integer("capacity", capacity, least=max(1, least))
@@ -189,10 +179,15 @@ n_step=1, warm_start=50000, stored={})
 
     def begin_task(self, task: str) -> None:
         """Make the replay ready for rows of ``task``."""
-        check_task(f"{type(self).__name__}.begin_task", task)
+        self._check_task("begin_task", task)
         self._begin(task)
         self._task = task
         self._look()
+
+    def _check_task(self, method: str, task: object) -> None:
+        if not isinstance(task, str):
+            where = f"{type(self).__name__}.{method}"
+            raise OwlTypeError(f"{where}: task is {task!r} ({type(task).__name__}); expected a str")
 
     def end_task(self) -> None:
         """Keep what a later visit of the current task should start from."""
@@ -204,7 +199,7 @@ n_step=1, warm_start=50000, stored={})
 
     def forget(self, task: str) -> None:
         """Drop what is kept of ``task``; there is no current task afterwards if it was that."""
-        check_task(f"{type(self).__name__}.forget", task)
+        self._check_task("forget", task)
         self._forget(task)
         if task == self._task:
             self._task = None
@@ -283,7 +278,7 @@ n_step=1, warm_start=50000, stored={})
             )
         values = (observation, action, reward, next_observation, terminated, truncated)
         rows = self._spec.rows(values, lead=(), lanes=self._lanes, where=where, task=self._task)
-        self._store.add(self._lanes, rows)
+        self._store.draw.changed(*self._store.ring.add(self._lanes, rows))
 
     def add_batch(
         self,
@@ -314,7 +309,7 @@ n_step=1, warm_start=50000, stored={})
         values = (observation, action, reward, next_observation, terminated, truncated)
         rows = self._spec.rows(values, lead=(self.num_envs,), lanes=lanes, where=where, task=self._task)
         if len(lanes):
-            self._store.add(lanes, rows)
+            self._store.draw.changed(*self._store.ring.add(lanes, rows))
 
     def _masked(self, where: str, mask: object) -> np.ndarray:
         chosen = as_array(mask)
@@ -377,7 +372,9 @@ n_step=1, warm_start=50000, stored={})
         rows, new = check_priorities(where, index, priorities, size * len(stores))
         for place, store in enumerate(stores):
             mine = rows // size == place
-            store.update(rows[mine] - place * size, new[mine])
+            # rows where no transition starts any more are left out
+            mine[mine] = store.ring.live[rows[mine] - place * size]
+            store.draw.update(rows[mine] - place * size, new[mine])
 
     def _stores(self) -> Sequence[RowStore]:
         """All stores, in the order of their offsets."""
@@ -403,16 +400,15 @@ n_step=1, warm_start=50000, stored={})
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to continue bit for bit; of the rings only the rows in use."""
         ring = self._store.ring
-        new = {
-            "frames": ring.position - self._looked_at,
-            "rows": ring.added - self._added_before,
-            "lost": self.lost_rows,
-        }
         state = {
             "layout": self._layout(),
             "rng": self._rng.bit_generator.state,
             "contents": self._contents(),
-            "new": new,
+            "new": {
+                "frames": ring.position - self._looked_at,
+                "rows": ring.added - self._added_before,
+                "lost": self.lost_rows,
+            },
         }
         return state if self._task is None else {**state, "task": self._task}
 

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from owlrl.replay._rows import Gathered, Rows, RowSpec, as_array
 
 __all__ = ["FrameRing", "fair_shares", "n_step_return"]
 
+FRAMES = ("observation", "action", "reward", "terminated", "truncated", "live")  # what a row has
 _FLOAT32, _INT64 = np.dtype(np.float32), np.dtype(np.int64)
 
 
@@ -87,10 +87,8 @@ class FrameRing:
         dropped = touched[self.live[touched]]
         self.live[after] = False
         self.live[here] = True
-        self.action[here] = rows.action
-        self.reward[here] = rows.reward
-        self.terminated[here] = rows.terminated
-        self.truncated[here] = rows.truncated
+        for name in ("action", "reward", "terminated", "truncated"):
+            getattr(self, name)[here] = getattr(rows, name)
         self._tail[lanes] = after
         self._open[lanes] = ~(rows.terminated | rows.truncated)
         self._count += len(here) - len(dropped)
@@ -237,28 +235,15 @@ class FrameRing:
     def _export(
         self, rows: np.ndarray, used: np.ndarray, tail: np.ndarray, still_open: np.ndarray
     ) -> dict[str, Any]:
-        return {
-            "observation": self.observation[rows],
-            "action": self.action[rows],
-            "reward": self.reward[rows],
-            "terminated": self.terminated[rows],
-            "truncated": self.truncated[rows],
-            "live": self.live[rows],
-            "used": used,
-            "tail": tail.copy(),
-            "open": still_open.copy(),
-        }
+        frames = {name: getattr(self, name)[rows] for name in FRAMES}
+        return {**frames, "used": used, "tail": tail.copy(), "open": still_open.copy()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Hold exactly the frames that `newest` or `state_dict` gave."""
         self.clear()
         rows = self._filled(state["used"])
-        self.observation[rows] = state["observation"]
-        self.action[rows] = state["action"]
-        self.reward[rows] = state["reward"]
-        self.terminated[rows] = state["terminated"]
-        self.truncated[rows] = state["truncated"]
-        self.live[rows] = state["live"]
+        for name in FRAMES:
+            getattr(self, name)[rows] = state[name]
         self._laps[:] = state["used"] == self.num_frames
         self._tail[:] = state["tail"]
         self._open[:] = state["open"]
@@ -266,24 +251,15 @@ class FrameRing:
 
     def checked(self, state: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """``state`` as arrays that `restore` may take; ValueError, TypeError or KeyError if it is damaged."""
-        spec, lanes = self.spec, (self.num_lanes,)
         total = int(as_array(state["used"]).sum())
-        expected: dict[str, tuple[tuple[int, ...], npt.DTypeLike]] = {
-            "observation": ((total, *spec.observation.shape), spec.observation.dtype),
-            "action": ((total, *spec.action.shape), spec.action.dtype),
-            "reward": ((total,), np.float32),
-            "terminated": ((total,), np.bool_),
-            "truncated": ((total,), np.bool_),
-            "live": ((total,), np.bool_),
-            "used": (lanes, np.int64),
-            "tail": (lanes, np.int64),
-            "open": (lanes, np.bool_),
-        }
+        likes = {name: getattr(self, name) for name in FRAMES}
+        likes |= {"used": self._laps, "tail": self._tail, "open": self._open}
         arrays = {}
-        for name, (shape, dtype) in expected.items():
+        for name, like in likes.items():
+            shape, dtype = (total if name in FRAMES else self.num_lanes, *like.shape[1:]), like.dtype
             array = arrays[name] = as_array(state[name]).copy()
             if array.shape != shape or array.dtype != dtype:
-                raise ValueError(f"{name} is {array.dtype} {array.shape}; expected {np.dtype(dtype)} {shape}")
+                raise ValueError(f"{name} is {array.dtype} {array.shape}; expected {dtype} {shape}")
         self._check_places(arrays)
         return arrays
 
