@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scripts.results_page import PAGE, PRINTED, printed
+from scripts.results_page import BARE_CALL, PAGE, PRINTED, bare_call, printed
 
 PAGE_TEXT = PAGE.read_text(encoding="utf-8")
 COMMANDS = list(PRINTED.finditer(PAGE_TEXT))
@@ -15,4 +15,10 @@ def test_every_study_on_the_page_is_checked():
 def test_tables_are_what_the_commands_print():
     for command in COMMANDS:
         same = command["tables"] == f"\n{printed(command)}\n"
-        assert same, f"{command['study']} has changed; run: python scripts/results_page.py"
+        assert same, f"{command['study']} has changed; run: python -m scripts.results_page"
+
+
+def test_the_table_of_the_bare_call_is_that_of_the_runs():
+    (found,) = BARE_CALL.finditer(PAGE_TEXT)
+    assert found["table"] == f"{bare_call()}\n", "the runs have changed; run: python -m scripts.results_page"
+    assert found["table"].count("\n") > 10
