@@ -44,7 +44,7 @@ class Run:
         learner = self.make()
         parts = {
             "regularizer": DistillationRegularizer(seed=0),
-            "evidence": ModelEvidence(seed=0),
+            "evidence": ModelEvidence(features=16, outputs=8, seed=0),
             "seed": 0,
         }
         if resume is None:

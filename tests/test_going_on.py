@@ -17,7 +17,7 @@ from owlrl.checkpoint import load_state
 from tests.going_on import MOMENTS, RUNS
 
 ROOT = Path(__file__).parent.parent
-QUICK = ("OwnDQN", "OwnSAC", "AgentDQN", "AgentSAC", "ModelDQN", "ModelSACNormalized", "ModelDDPG")
+QUICK = ("OwnDQN", "AgentDQN", "AgentSAC", "ModelDQN", "ModelSACNormalized", "ModelDDPG")
 
 
 def differences(one: Any, other: Any, where: str = "state") -> Iterator[str]:
@@ -65,6 +65,35 @@ def check(kinds: tuple[str, ...], folder: Path) -> None:
 
 def test_going_on_is_exact(tmp_path):
     check(QUICK, tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["OwnDQN", "AgentDQN", "ModelDQN"])
+def test_saving_changes_nothing(kind, tmp_path):
+    ends = []
+    for saving in (True, False):
+        torch.manual_seed(0)
+        np.random.seed(0)
+        run = RUNS[kind](tmp_path)
+        run.saving = saving
+        run.run()
+        ends.append(load_state(tmp_path / "end-None.safetensors"))
+    assert not list(differences(*ends))
+
+
+@pytest.mark.parametrize("kind", ["AgentDQN", "ModelDQN", "ModelSACNormalized"])
+@pytest.mark.filterwarnings("ignore:OwlWrapper.task. every task has statistics")
+def test_an_environment_that_is_not_handed_back_starts_an_episode(kind, tmp_path):
+    run = RUNS[kind](tmp_path)
+    run.run()
+    again = RUNS[kind](tmp_path, resume="middle")
+    again.handed = {}
+    again.run()
+    assert again.owl.tasks["b"].visits == 1 and again.owl.memory["b"].seen == again.steps
+    # the row before the stop is the last of its episode; with it back, it is not
+    kept = {each: each.owl.replay.state_dict() for each in (run, again)}
+    if kind == "ModelDQN":
+        flags = [kept[each]["kept"]["b"]["timeouts"][:, 0] > 0.5 for each in (run, again)]
+        assert not flags[0][again.middle - 1] and flags[1][again.middle - 1]
 
 
 @pytest.mark.slow

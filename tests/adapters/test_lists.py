@@ -31,6 +31,25 @@ def rows(request):
     return request.param()
 
 
+def test_rows_that_were_not_looked_at_are_new_after_loading():
+    def row(number):
+        return (np.full(2, number, np.float32), 0, float(number), np.zeros(2, np.float32), False)
+
+    for looked in (0, 3, 5):
+        rows: list = []
+        replay = ListReplay(rows)
+        replay.begin_task("a")
+        rows.extend(row(k) for k in range(looked))
+        replay.new_rows()
+        rows.extend(row(k) for k in range(looked, 5))
+        fresh: list = []
+        again = ListReplay(fresh)
+        again.load_state_dict(replay.state_dict())
+        fresh.append(row(5))
+        assert again.new_rows().reward.tolist() == list(range(looked, 6))
+        assert again.new_rows() is None
+
+
 def test_is_a_task_replay(rows):
     assert isinstance(ListReplay(rows), TaskReplay)
 
