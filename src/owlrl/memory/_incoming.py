@@ -124,9 +124,9 @@ def _column(name: str, value: object, count: int, problems: list[str]) -> np.nda
             array = np.zeros(0, np.object_)
         if array.dtype.kind not in kinds:
             problems.append(f"{name} has dtype {value.dtype}; expected {EXPECTED[kinds]}")
-        elif kinds in STORED:
+        elif array.dtype != STORED.get(kinds, array.dtype):
             with np.errstate(over="ignore"):  # found by _check_values
-                array = array.astype(STORED[kinds], copy=False)
+                array = array.astype(STORED[kinds])
     return array
 
 
@@ -196,7 +196,7 @@ class Incoming:
     def take_back(self, count: int) -> Columns:
         """The newest ``count`` rows of the quarantine, oldest first; they are not here any more."""
         left = size(self.queue) - count
-        back = concatenated(taken(self.queue, slice(left, None)))
+        back = copied(taken(self.queue, slice(left, None)))
         self.queue = taken(self.queue, slice(left))
         return back
 
@@ -257,7 +257,7 @@ class Incoming:
 
     def state_dict(self) -> dict[str, Any]:
         return {
-            **{name: concatenated(getattr(self, name)) or None for name in PARTS},
+            **{name: copied(getattr(self, name)) or None for name in PARTS},
             "last": [
                 {"env": env, "frame": np.frombuffer(frame, np.uint8).copy(), "ended": end, "discount": factor}
                 for env, (frame, end, factor) in self.last.items()
@@ -305,9 +305,15 @@ def taken(columns: Columns, rows: slice | np.ndarray) -> Columns:
 
 
 def concatenated(*pieces: Columns) -> Columns:
-    """The rows of all pieces, as arrays of their own."""
+    """The rows of all pieces; of a single one itself."""
     some = [piece for piece in pieces if piece]
+    if len(some) == 1:
+        return some[0]
     return {name: np.concatenate([piece[name] for piece in some]) for name in (some[0] if some else ())}
+
+
+def copied(columns: Columns) -> Columns:
+    return {name: column.copy() for name, column in columns.items()}
 
 
 def ranges(first: np.ndarray, length: np.ndarray) -> np.ndarray:

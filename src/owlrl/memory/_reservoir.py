@@ -77,7 +77,7 @@ class Reservoir:
 
     @property
     def rows(self) -> int:
-        return int(self.kept.sum())
+        return sum(self.kept.tolist())
 
     @property
     def _segments(self) -> int:

@@ -278,13 +278,12 @@ class TaskMemory:
                 f"TaskMemory.{where}: index is {index.dtype} {index.shape}; expected ints (B,)"
             )
         numbers = index.astype(np.int64, copy=False)
-        if self._reservoir is not None and len(numbers):
-            low, high = numbers.min(), numbers.max()
-            if low < 0 or high >= len(self):
-                raise OwlValueError(
-                    f"TaskMemory.{where}: index runs from {low} to {high}; expected 0 to {len(self) - 1} "
-                    "(has version changed since the numbers were made?)"
-                )
+        # as uint64 a negative number is a large one
+        if self._reservoir is not None and len(numbers) and numbers.view(np.uint64).max() >= len(self):
+            raise OwlValueError(
+                f"TaskMemory.{where}: index runs from {numbers.min()} to {numbers.max()}; "
+                f"expected 0 to {len(self) - 1} (has version changed since the numbers were made?)"
+            )
         return numbers
 
     def previous(self, index: np.ndarray) -> np.ndarray:
