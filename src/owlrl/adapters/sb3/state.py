@@ -292,7 +292,18 @@ def last_seen(model: OffPolicyAlgorithm) -> dict[str, Any] | None:
 
 
 def see_again(model: OffPolicyAlgorithm, rollouts: Rollouts, seen: Mapping[str, Any]) -> None:
-    """Put back what `last_seen` gave; the noise when the next ``learn`` has reset it."""
+    """Put back what `last_seen` gave; the noise when the next ``learn`` has reset it.
+
+    >>> from stable_baselines3 import DQN
+    >>> from owlrl.adapters.sb3.rollouts import Rollouts
+    >>> from owlrl.adapters.sb3.state import last_seen, see_again
+    >>> model = DQN("MlpPolicy", "CartPole-v1", buffer_size=100).learn(8)
+    >>> seen = last_seen(model)
+    >>> model._last_obs = None
+    >>> see_again(model, Rollouts(model), seen)
+    >>> bool((model._last_obs == seen["observation"]).all())
+    True
+    """
     seen = copy.deepcopy(dict(seen))
     model._last_obs, model._last_original_obs = seen["observation"], seen["original"]
     model._last_episode_starts, model._episode_num = seen["starts"], int(seen["episodes"])
