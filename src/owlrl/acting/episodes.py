@@ -202,8 +202,12 @@ def space_problems(env: Any, replay: Any, num_actions: int) -> list[str]:
     found = []
     shape, box = getattr(replay, "observation_shape", None), getattr(replay, "action_shape", None)
     own, width, count = getattr(seen, "shape", None), getattr(acted, "shape", None), getattr(acted, "n", None)
-    if shape is not None and own is not None and tuple(own) != tuple(shape):
+    # an image may have its channels first in rows, and a discrete observation has no shape of its own
+    if shape is not None and own and sorted(own) != sorted(shape):
         found.append(f"env has observations of shape {own}; expected {tuple(shape)}, as in training")
+    known = getattr(replay, "num_actions", None)
+    if known and num_actions > known and num_actions % known == 0:
+        num_actions = known  # several outputs per action: quantiles
     if count is not None and int(count) < num_actions:
         found.append(f"env has {count} actions; expected {num_actions}, as many as the heads have")
     if count is None and box and width not in (None, tuple(box)):

@@ -84,6 +84,7 @@ def test_environment_given_again_or_anew_changes_nothing():
         assert_equal(bare, model)
 
 
+@pytest.mark.filterwarnings("ignore:OwlWrapper. the learner was trained")
 def test_a_model_that_has_learned_before_goes_on_as_it_would():
     bare = any_model(DQN)
     bare.learn(100)

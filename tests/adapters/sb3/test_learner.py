@@ -410,6 +410,7 @@ def test_a_model_without_environment_is_refused(tmp_path):
     check_learner(model)
 
 
+@pytest.mark.filterwarnings("ignore:OwlWrapper. the learner was trained")
 def test_learning_outside_a_task_is_refused_at_the_first_update():
     model = dqn(learning_starts=10_000)
     owl = OwlWrapper(model)

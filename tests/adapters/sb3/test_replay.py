@@ -313,6 +313,7 @@ def test_scaling_makes_of_raw_rows_what_the_model_sees(observations):
     assert told == {"reward_std", "reward_clip"}
 
 
+@pytest.mark.filterwarnings("ignore:OwlWrapper. the learner was trained")
 def test_kept_rows_are_not_new_and_those_a_model_came_with_are():
     model = dqn(train_freq=1, **COLLECT)
     model.learn(15)
