@@ -23,7 +23,7 @@ SIGNS = np.eye(SIZE, dtype=np.float32)
 @pytest.fixture(scope="module")
 def owl():
     script = make_script("dueling")
-    owl = OwlWrapper(script.learner(), regularizer=EWCRegularizer(100.0))
+    owl = OwlWrapper(script.learner(), regularizer=EWCRegularizer(100.0), evidence=TDErrorEvidence())
     for name, shift in (("a", 0), ("b", 1), ("c", 2)):
         with owl.task(name):
             train(script, Signs(shift), 400)
