@@ -79,11 +79,12 @@ for name, angle in tasks.items():
         model.learn(STEPS)
 
 # %%
-given = {
-    name: owl.evaluate(pendulum(angle), task=name, episodes=5, seed=0).mean_return
+tests = {
+    name: gymnasium.make_vec("owlrl/Pendulum-v0", num_envs=5, angle=angle)  # five episodes side by side
     for name, angle in tasks.items()
 }
-found = {name: owl.evaluate(pendulum(angle), episodes=5, seed=0).mean_return for name, angle in tasks.items()}
+given = {name: owl.evaluate(env, task=name, episodes=5, seed=0).mean_return for name, env in tests.items()}
+found = {name: owl.evaluate(env, episodes=5, seed=0).mean_return for name, env in tests.items()}
 print("task given:  ", {name: round(value) for name, value in given.items()})
 print("task unknown:", {name: round(value) for name, value in found.items()})
 

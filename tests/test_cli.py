@@ -163,7 +163,7 @@ def test_train_and_evaluate_angles(tmp_path, capsys):
     for arguments, message in (
         (["--levels", "3"], "was trained; expected the like"),
         (["--arguments", "length=3"], "cannot be made"),
-        ([*others[:2], "--angles", "0", "--policies", "oracle"], "none has learned pendulum+0"),
+        ([*others[:2], "--angles", "0", "--policies", "oracle"], "no head has learned pendulum+0"),
     ):
         assert message in refused(capsys, "evaluate", told["checkpoint"], *arguments)
 

@@ -48,7 +48,7 @@ def check(kinds: tuple[str, ...], folder: Path) -> None:
         torch.manual_seed(0)
         np.random.seed(0)
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "OwlWrapper.task: every task has statistics")
+            warnings.filterwarnings("ignore", "OwlWrapper.task: VecNormalize has statistics per task")
             RUNS[kind](folder / kind).run()
     command = [sys.executable, "-m", "tests.going_on", *(f"{kind}={folder / kind}" for kind in kinds)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -81,7 +81,7 @@ def test_saving_changes_nothing(kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["AgentDQN", "ModelDQN", "ModelSACNormalized"])
-@pytest.mark.filterwarnings("ignore:OwlWrapper.task. every task has statistics")
+@pytest.mark.filterwarnings("ignore:OwlWrapper.task. VecNormalize has statistics per task")
 def test_an_environment_that_is_not_handed_back_starts_an_episode(kind, tmp_path):
     run = RUNS[kind](tmp_path)
     run.run()

@@ -31,8 +31,8 @@ def test_the_notebook_is_its_script(path):
 def kernel():
     """One for all notebooks, which begins where Jupyter runs them: they may import a script beside them."""
     small = {
-        "OWLRL_EXAMPLE_FRAMES": "1200",
-        "OWLRL_EXAMPLE_STEPS": "250",  # of learners that update at every step
+        "OWLRL_EXAMPLE_FRAMES": "800",
+        "OWLRL_EXAMPLE_STEPS": "120",  # of learners that update at every step
         "MPLBACKEND": "agg",
         "OMP_NUM_THREADS": "1",  # the tests run side by side already
     }

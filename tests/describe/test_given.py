@@ -24,8 +24,9 @@ def test_missing_members_are_all_named():
         check_learner(Half())
     text = str(caught.value)
     assert (
-        "misses act, add_head, bind, consolidation, finish_task, inputs, prepare, problems, record, "
-        "reset_head, scaling, seed, set_env, td_errors, trial, unbind, values;" in text
+        "misses act, add_head, at_border, bind, consolidation, finish_task, inputs, prepare, "
+        "pretrained, problems, record, reset_head, scaling, seed, set_env, td_errors, trial, unbind, values;"
+        in text
     )
     assert "QLearner(" in text
 

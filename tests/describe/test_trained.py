@@ -80,10 +80,10 @@ def test_a_rehearsal_has_two_heads_and_touches_nothing(native):
 def test_repr_and_problems():
     assert repr(make(target=False)) == "Trained(Sequential, Adam)"
     assert make().problems("q") == []
-    wrong = Trained("net", None, 3, call=5, init="warm")
+    wrong = Trained("net", "Adam", 3, call=5, init="warm")
     assert [text.partition(";")[0] for text in wrong.problems("q")] == [
         "q is a str",
-        "q's optimizer is a NoneType",
+        "q's optimizer is a str",
         "q's call is 5",
         "q's init is 'warm'",
     ]

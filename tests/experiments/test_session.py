@@ -132,7 +132,7 @@ def test_the_oracle_is_told_the_task_of_each_lane():
     policy.reset(num_envs=3)
     policy.act(np.zeros((3, 7, 7, 3), np.uint8))
     assert policy.trace[0].arm.tolist() == [1, 0, 1]
-    with pytest.raises(OwlValueError, match="there is no head for elsewhere"):
+    with pytest.raises(OwlValueError, match="the oracle has no head for elsewhere"):
         session.policy("oracle", ["elsewhere"])
     one = Session(tiny(method="experience-replay")).policy("oracle", ["elsewhere"])
     one.reset(num_envs=1)

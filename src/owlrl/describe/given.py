@@ -97,7 +97,7 @@ def check_learner(learner: Any) -> None:
     >>> check_learner(object())
     Traceback (most recent call last):
     ...
-    owlrl.errors.OwlTypeError: check_learner: object misses act, add_head, bind, consolidation, \
+    owlrl.errors.OwlTypeError: check_learner: object misses act, add_head, at_border, bind, consolidation, \
 finish_task, gamma, inputs, networks, optimizers, per_task, prepare, pretrained, problems, record, \
 replay, reset_head, scaling, seed, set_env, targets, td_errors, trial, unbind, values; describe a DQN with \
 QLearner(q, target, optimizer, replay=...), an actor with critics with \

@@ -286,7 +286,7 @@ def test_new_rows_are_raw_and_come_once():
     assert not first.terminated.any()
 
 
-@pytest.mark.filterwarnings("ignore:OwlWrapper.task. every task has statistics")
+@pytest.mark.filterwarnings("ignore:OwlWrapper.task. VecNormalize has statistics per task")
 @pytest.mark.parametrize("observations", ["box", "dict"])
 def test_scaling_makes_of_raw_rows_what_the_model_sees(observations):
     """Against `VecNormalize` itself; the dict has parts that are not normalised."""

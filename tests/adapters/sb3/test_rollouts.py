@@ -143,7 +143,7 @@ def border_switch(owl, model, at):
 
 
 @pytest.mark.parametrize("normalised", [False, True])
-@pytest.mark.filterwarnings("ignore:OwlWrapper.task. every task has statistics")
+@pytest.mark.filterwarnings("ignore:OwlWrapper.task. VecNormalize has statistics per task")
 def test_tasks_may_change_at_the_border(normalised):
     env = make_vec_env(Guess, n_envs=1, seed=0)
     model = dqn(env=VecNormalize(env) if normalised else env, learning_starts=4)
