@@ -14,8 +14,8 @@ Run from the root of the checkout after new runs: ``python -m scripts.results_pa
     <!-- end -->
 
 is filled from the results in the directory; the tests compare the pages with it. Headings of the
-tables are set in bold, since what is folded away has no place in a table of contents. The table of the bare call is
-what ``python benchmarks/defaults.py --table`` prints.
+tables are set in bold, since what is folded away has no place in a table of contents. The table of the bare
+call is what ``python benchmarks/defaults.py --table`` prints.
 """
 
 from __future__ import annotations
