@@ -23,6 +23,7 @@ from owlrl import (
 from owlrl.errors import NonFiniteError, OwlError, OwlStateError, OwlTypeError, OwlValueError
 from owlrl.td import taken
 from tests.own_dqn import SIZE, Signs, make_replay, make_script, score, train
+from tests.rows import rows_of
 
 TASKS = {"same": Signs(0), "next": Signs(1)}
 
@@ -874,7 +875,7 @@ def test_what_a_learner_knew_before_is_adopted_without_training(source):
     train(script, TASKS["same"])
     known = weights(script)
     owl = OwlWrapper(script.learner(), seed=0)
-    given = {"rows": script.replay.sample_distinct(500)} if source == "rows" else {"env": TASKS["same"]}
+    given = {"rows": rows_of(script.replay)} if source == "rows" else {"env": TASKS["same"]}
     owl.adopt("same", **given)
     assert equal(weights(script), known)
     with owl.task("next"):
