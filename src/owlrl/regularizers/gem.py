@@ -41,7 +41,8 @@ def project_gradient(gradient: Tensor, constraints: Tensor, margin: float = 0.0)
     if bool((products >= 0).all()):
         return gradient
     dual = _nonnegative_minimum((rows @ rows.T).cpu().numpy(), -products.cpu().numpy())
-    return (g + torch.from_numpy(dual + margin).to(rows) @ rows).to(gradient.dtype)
+    projected: Tensor = g + torch.from_numpy(dual + margin).to(rows) @ rows
+    return projected.to(gradient.dtype)
 
 
 def _nonnegative_minimum(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -143,7 +144,7 @@ class GEMRegularizer(Regularizer):
             constraints = constraints.mean(0, keepdim=True)
         flat = torch.cat([g.flatten() for g in gradients.values()])
         projected = project_gradient(flat, constraints, self.margin)
-        pieces = projected.split([g.numel() for g in gradients.values()])
+        pieces = torch.split(projected, [g.numel() for g in gradients.values()])
         return {key: piece.view_as(g) for (key, g), piece in zip(gradients.items(), pieces, strict=True)}
 
     def __repr__(self) -> str:
