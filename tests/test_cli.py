@@ -380,7 +380,7 @@ def test_compare_runs_a_file(tmp_path, capsys):
 
 
 def test_ctrl_c_says_how_to_go_on(capsys, monkeypatch, tmp_path):
-    def stop(run):
+    def stop(run, **options):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(fanout, "run_experiment", stop)
