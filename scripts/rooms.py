@@ -159,3 +159,7 @@ def write(images: Path) -> None:
     """Write both pictures."""
     (images / "rooms.svg").write_text(rooms_svg(), encoding="utf-8")
     (images / "walk.svg").write_text(walk_svg(), encoding="utf-8")
+
+
+if __name__ == "__main__":  # python -m scripts.rooms
+    write(Path(__file__).resolve().parent.parent / "docs" / "images")
