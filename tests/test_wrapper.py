@@ -922,7 +922,7 @@ def test_threads_may_act_beside_training():
     def act(shift: int) -> None:
         policy = owl.policy(OracleSelector(shift))
         policy.reset(num_envs=SIZE)
-        while not stop.is_set():
+        while not stop.wait(1e-3):  # long enough for training to get its turn
             if (policy.act(signs) != (np.arange(SIZE) + shift) % SIZE).any():
                 wrong.append(shift)
 
