@@ -11,7 +11,7 @@ import pytest
 from owlrl.errors import OwlStateError
 from owlrl.experiments import Run
 from owlrl.experiments import demo as module
-from owlrl.experiments.demo import SHOWN, _broken, run_pendulum_demo
+from owlrl.experiments.demo import SHOWN, _unwrapped, run_pendulum_demo
 
 
 def test_it_shows_every_method_and_draws(tmp_path, capsys, monkeypatch):
@@ -27,7 +27,7 @@ def test_it_shows_every_method_and_draws(tmp_path, capsys, monkeypatch):
 
 
 def test_lines_break_where_the_pole_hangs():
-    assert np.isnan(_broken([170.0, 179.0, -179.0, -170.0])).tolist() == [False, False, True, False]
+    assert _unwrapped([170.0, 179.0, -179.0, -170.0]).tolist() == [530.0 - 360.0 * 2, -181.0, -179.0, -170.0]
 
 
 def test_pictures_need_matplotlib_before_any_training(monkeypatch, tmp_path):
