@@ -13,8 +13,7 @@ from torch.optim import Optimizer
 
 from owlrl._arguments import Arguments
 from owlrl.acting.episodes import Evaluation, collect_rows, run_episodes, space_problems
-from owlrl.acting.export import export_policy
-from owlrl.acting.policy import AdaptivePolicy
+from owlrl.acting.policy import AdaptivePolicy, export_policy
 from owlrl.autosave import Autosave
 from owlrl.checkpoint import load_state, save_state, set_rng_state
 from owlrl.describe.given import (
