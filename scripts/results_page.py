@@ -1,4 +1,4 @@
-"""Put what ``owlrl reproduce`` prints into docs/results.md, below each of its commands.
+"""Put what ``owlrl reproduce`` prints into the pages of docs/results, below each of its commands.
 
 Run from the root of the checkout after new runs: ``python -m scripts.results_page``. A block
 
@@ -6,12 +6,16 @@ Run from the root of the checkout after new runs: ``python -m scripts.results_pa
     owlrl reproduce NAME --seeds N --jobs 2 --output DIRECTORY
     ```
 
+    <details>
+    <summary>...</summary>
+
     <!-- printed -->
     ...
     <!-- end -->
 
-is filled from the results in the directory; the tests compare the page with it. The table of the bare call is
-what ``python benchmarks/defaults.py --table`` prints.
+is filled from the results in the directory; the tests compare the pages with it. Headings of the
+tables are set in bold, since what is folded away has no place in a table of contents. The table of the bare
+call is what ``python benchmarks/defaults.py --table`` prints.
 """
 
 from __future__ import annotations
@@ -26,10 +30,10 @@ from benchmarks.defaults import table as defaults_table
 from owlrl.experiments import Result, load_results, study_runs, study_table
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "results.md"
+PAGES = sorted((ROOT / "docs" / "results").glob("*.md"))
 PRINTED = re.compile(
     r"```bash\nowlrl reproduce (?P<study>\S+) --seeds (?P<seeds>\d+) --jobs 2 --output (?P<directory>\S+)\n"
-    r"```\n\n<!-- printed -->\n(?P<tables>.*?)<!-- end -->",
+    r"```\n\n<details>\n<summary>[^\n]*</summary>\n\n<!-- printed -->\n(?P<tables>.*?)<!-- end -->",
     re.DOTALL,
 )
 
@@ -51,7 +55,8 @@ def results_in(directory: str) -> list[Result]:
 def printed(command: re.Match[str]) -> str:
     """What the command prints when all of its runs are there."""
     runs = study_runs(command["study"], seeds=int(command["seeds"]))
-    return study_table(runs, results_in(command["directory"]))
+    tables = study_table(runs, results_in(command["directory"]))
+    return re.sub(r"^### (.*)$", r"**\1**", tables, flags=re.MULTILINE)
 
 
 def filled(page: str) -> str:
@@ -67,4 +72,5 @@ def filled(page: str) -> str:
 
 
 if __name__ == "__main__":  # python -m scripts.results_page
-    PAGE.write_text(filled(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    for file in PAGES:
+        file.write_text(filled(file.read_text(encoding="utf-8")), encoding="utf-8")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from scripts.results_page import BARE_CALL, PAGE, PRINTED, bare_call, printed
+from scripts.results_page import BARE_CALL, PAGES, PRINTED, bare_call, printed
 
-PAGE_TEXT = PAGE.read_text(encoding="utf-8")
-COMMANDS = list(PRINTED.finditer(PAGE_TEXT))
+ALL_TEXT = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+COMMANDS = list(PRINTED.finditer(ALL_TEXT))
 
 
-def test_every_study_on_the_page_is_checked():
-    assert len(COMMANDS) == PAGE_TEXT.count("\nowlrl reproduce ") == PAGE_TEXT.count("<!-- printed -->") >= 7
+def test_every_study_on_the_pages_is_checked():
+    assert len(COMMANDS) == ALL_TEXT.count("\nowlrl reproduce ") == ALL_TEXT.count("<!-- printed -->") >= 7
 
 
 def test_tables_are_what_the_commands_print():
@@ -19,6 +19,6 @@ def test_tables_are_what_the_commands_print():
 
 
 def test_the_table_of_the_bare_call_is_that_of_the_runs():
-    (found,) = BARE_CALL.finditer(PAGE_TEXT)
+    (found,) = BARE_CALL.finditer(ALL_TEXT)
     assert found["table"] == f"{bare_call()}\n", "the runs have changed; run: python -m scripts.results_page"
     assert found["table"].count("\n") > 10

@@ -48,7 +48,7 @@ class ExpWeightsSelector(Selector):
     such a loss for a perfect one.
 
     The defaults did best, or as well as the best, over 20 seeds of six kinds of simulated look-alike
-    tasks at low noise; ``docs/results.md`` has the table and says how it came about.
+    tasks at low noise; ``docs/results/selection.md`` has the table and says how it came about.
 
     Args:
         eta: step size η; the paper's 0.88 for DQN.
