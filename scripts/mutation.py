@@ -1,16 +1,17 @@
-"""Mutation testing: are the tests able to fail? Needs ``cosmic-ray`` (the extra ``mutation``) for the sample.
+"""Mutation testing: are the tests able to fail? The sample needs ``cosmic-ray``, the extra ``mutation``.
 
-    python -m scripts.mutation sample       # draws the mutants from the code as it is: tests/mutants/sample.json
-    python -m scripts.mutation run          # runs tests against each; goes on where it was: tests/mutants/results.json
-    python -m scripts.mutation table        # killed and survived, in Markdown
+    python -m scripts.mutation sample     # draws mutants from the code as it is: tests/mutants/sample.json
+    python -m scripts.mutation run        # runs tests against each, or goes on: tests/mutants/results.json
+    python -m scripts.mutation table      # killed and survived, in Markdown
 
-The sample: `PER_STRATUM` mutants of each of `STRATA`, places drawn uniformly with `SEED`, then one of cosmic-ray's
-operators that apply there. Left out: annotations and f-strings (wording), and ``==`` against ``is``, which
-are the same for small numbers, interned strings and None. A mutant is killed if a test fails or runs far too long.
+The sample: `PER_STRATUM` mutants of each of `STRATA`, places drawn uniformly with `SEED`, then one of
+cosmic-ray's operators that apply there. Left out: annotations and f-strings (wording), and ``==`` against
+``is``, which are the same for small numbers, interned strings and None. A mutant is killed if a test fails or
+runs far too long.
 
-The tests of a mutant are those that execute its line: first those that mirror its file, then the
-others from the quickest on, together about `BUDGET` seconds. Each mutant runs in a process forked from one that
-has the libraries imported, in a copy of the checkout.
+The tests of a mutant are those that execute its line: first those that mirror its file, then the others from
+the quickest on, together about `BUDGET` seconds. Each mutant runs in a process forked from one that has the
+libraries imported, in a copy of the checkout.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ STRATA = {
 BUDGET = 30.0  # seconds of tests per mutant, by their times without coverage
 PATIENCE = 60.0  # seconds more than expected until a mutant counts as endless
 NO_CHANGE = ("Eq_Is", "Is_Eq", "NotEq_IsNot", "IsNot_NotEq")
+SIGNS = (("-", "before"), ("+", "after"))
 Mutant = dict[str, Any]
 
 
@@ -359,16 +361,10 @@ def table() -> bool:
         print(f"| {stratum} | {' | '.join(map(str, counts))} | {dead / max(1, len(found)):.0%} |")
     print()
     for mutant in mutants:
-        outcome = results.get(key_of(mutant), {})
-        if outcome.get("outcome") not in ("killed", "endless"):
-            print(
-                f"{outcome.get('outcome', 'missing')} {mutant['path']}:{mutant['line']} {outcome.get('why', '')}"
-            )
-            print(
-                "\n".join(
-                    [f"  - {line}" for line in mutant["before"]] + [f"  + {line}" for line in mutant["after"]]
-                )
-            )
+        found = results.get(key_of(mutant), {"outcome": "missing"})
+        if found["outcome"] not in ("killed", "endless"):
+            print(f"{found['outcome']} {mutant['path']}:{mutant['line']} {found.get('why', '')}")
+            print("\n".join(f"  {sign} {line}" for sign, key in SIGNS for line in mutant[key]))
     return sum(outcome in ("killed", "endless") for outcome in every) >= 0.85 * len(mutants)
 
 
