@@ -23,6 +23,7 @@ from owlrl import (
 from owlrl.errors import NonFiniteError, OwlError, OwlStateError, OwlTypeError, OwlValueError
 from owlrl.td import taken
 from tests.own_dqn import SIZE, Signs, make_replay, make_script, score, train
+from tests.rows import rows_of
 
 TASKS = {"same": Signs(0), "next": Signs(1)}
 
@@ -874,7 +875,7 @@ def test_what_a_learner_knew_before_is_adopted_without_training(source):
     train(script, TASKS["same"])
     known = weights(script)
     owl = OwlWrapper(script.learner(), seed=0)
-    given = {"rows": script.replay.sample_distinct(500)} if source == "rows" else {"env": TASKS["same"]}
+    given = {"rows": rows_of(script.replay)} if source == "rows" else {"env": TASKS["same"]}
     owl.adopt("same", **given)
     assert equal(weights(script), known)
     with owl.task("next"):
@@ -921,7 +922,7 @@ def test_threads_may_act_beside_training():
     def act(shift: int) -> None:
         policy = owl.policy(OracleSelector(shift))
         policy.reset(num_envs=SIZE)
-        while not stop.is_set():
+        while not stop.wait(1e-3):  # long enough for training to get its turn
             if (policy.act(signs) != (np.arange(SIZE) + shift) % SIZE).any():
                 wrong.append(shift)
 

@@ -16,6 +16,7 @@ from owlrl.describe.given import as_replay
 from owlrl.errors import NonFiniteError, OwlStateError, OwlValueError
 from tests import own_actor_critic
 from tests.adapters.cleanrl import CopiedBuffer, make_script, score, train
+from tests.rows import rows_of
 
 BOX, PUSH = spaces.Box(-1.0, 1.0, (2,), np.float32), spaces.Box(-2.0, 2.0, (1,), np.float32)
 
@@ -89,7 +90,7 @@ def test_an_actor_with_critics_has_such_a_buffer_too():
         for _ in range(30):
             seen, action = rng.uniform(-1, 1, (2, 1, 2)), rng.uniform(-2, 2, (1, 1))
             rb.add(seen[0], seen[1], action, np.array([1.0]), np.array([False]), [{}])
-    rows = owl.replay.sample_distinct(30)
+    rows = rows_of(owl.replay)
     assert rows.action.shape == (30, 1)
     assert rows.action.abs().max() > 1.0  # as the script stores them: in the environment's units
     assert owl.learner.td_errors(rows, np.array([0])).shape == (1, 30)
@@ -100,7 +101,7 @@ def test_an_actor_with_critics_has_such_a_buffer_too():
 def test_rows_come_out_as_they_went_in(n_envs, rows):
     buffer = filled(rows, size=20 * n_envs, n_envs=n_envs)
     replay = BufferReplay(buffer, gamma=0.5, seed=0)
-    got = replay.sample_distinct(1_000)
+    got = rows_of(replay)
     first = max(0, rows - 20)
     assert len(replay) == len(got) == (rows - first) * n_envs
     step = got.reward.floor()
@@ -110,8 +111,6 @@ def test_rows_come_out_as_they_went_in(n_envs, rows):
     assert got.action.dtype == torch.int64 and torch.equal(got.action, (step % 5).long())
     assert torch.equal(got.terminated, step % 4 == 3)
     assert torch.equal(got.discount, torch.full((len(got),), 0.5))
-    few = replay.sample_distinct(5)
-    assert len(set(few.reward.tolist())) == 5
     assert set(replay.sample(50).reward.tolist()) <= set(got.reward.tolist())
 
 
@@ -121,15 +120,13 @@ def test_a_task_comes_back_with_its_last_rows(tells, saves):
     replay = BufferReplay(buffer, warm_start=6)
     replay.begin_task("a")
     add(buffer, range(10))
-    before = replay.sample_distinct(6)
-    assert len(before) == 6
     replay.end_task()
     replay.begin_task("b")
     assert replay.buffer is buffer
     assert len(replay) == 0
     add(buffer, [40])
     replay.begin_task("a")
-    got = replay.sample_distinct(100)
+    got = rows_of(replay)
     assert got.reward.tolist() == [4.0, 5.0, 6.0, 7.0, 8.0, 9.0]
     expected = [False, False, False, True, False, saves]  # where rows hang together the last must end
     assert got.terminated.tolist() == expected
@@ -148,7 +145,6 @@ def test_nothing_is_kept_without_warm_start():
 def test_drawing_leaves_the_scripts_random_numbers_alone():
     replay, before = BufferReplay(filled()), repr(np.random.get_state())  # and how far they are drawn
     replay.sample(5)
-    replay.sample_distinct(5)
     assert repr(np.random.get_state()) == before
 
 

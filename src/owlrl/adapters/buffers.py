@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from owlrl._arguments import Arguments, own_generator
 from owlrl.errors import NonFiniteError, OwlStateError, OwlValueError
 from owlrl.types import Transitions
 
-__all__ = ["BufferReplay", "read_columns", "refill", "valid_steps"]
+__all__ = ["BufferReplay"]
 
 COLUMNS = ("actions", "rewards", "dones", "timeouts")
 Kept = dict[str, Any]  # arrays (steps, environments, ...) by column; dicts of arrays for dict observations
@@ -43,14 +44,7 @@ def all_finite(*arrays: np.ndarray) -> bool:
 
 
 def valid_steps(buffer: Any) -> np.ndarray:
-    """Places of the valid steps in the ring, oldest first.
-
-    >>> from gymnasium import spaces
-    >>> from stable_baselines3.common.buffers import ReplayBuffer
-    >>> from owlrl.adapters.buffers import valid_steps
-    >>> valid_steps(ReplayBuffer(10, spaces.Box(0, 1, (2,)), spaces.Discrete(2)))
-    array([], dtype=int64)
-    """
+    """Places of the valid steps in the ring, oldest first."""
     if not buffer.full:
         return np.arange(buffer.pos)
     # with optimize_memory_usage the oldest step has lost its observation to the newest one
@@ -59,46 +53,28 @@ def valid_steps(buffer: Any) -> np.ndarray:
 
 
 def read_columns(buffer: Any, steps: np.ndarray, envs: Any) -> Kept:
-    """Rows as the buffer has them, copied.
-
-    >>> import numpy as np
-    >>> from gymnasium import spaces
-    >>> from stable_baselines3.common.buffers import ReplayBuffer
-    >>> from owlrl.adapters.buffers import read_columns
-    >>> buffer = ReplayBuffer(10, spaces.Box(0, 1, (2,)), spaces.Discrete(2))
-    >>> buffer.add(np.zeros((1, 2)), np.ones((1, 2)), np.array([1]), np.array([5.0]), np.array([True]), [{}])
-    >>> read_columns(buffer, np.array([0]), slice(None))["rewards"]
-    array([[5.]], dtype=float32)
-    """
-    following = buffer.observations if buffer.optimize_memory_usage else buffer.next_observations
-    later = (steps + 1) % buffer.buffer_size if buffer.optimize_memory_usage else steps
+    """Rows as the buffer has them, copied."""
+    following, later = buffer.observations, (steps + 1) % buffer.buffer_size
+    if not buffer.optimize_memory_usage:
+        following, later = buffer.next_observations, steps
     return {
-        "observations": _take(buffer.observations, steps, envs),
-        "next_observations": _take(following, later, envs),
+        "observations": _each(buffer.observations, lambda array: array[steps, envs].copy()),
+        "next_observations": _each(following, lambda array: array[later, envs].copy()),
         **{name: getattr(buffer, name)[steps, envs].copy() for name in COLUMNS},
     }
 
 
 def refill(buffer: Any, kept: Kept, *, at: int = 0, cut: bool = True) -> None:
-    """Add kept rows to an empty buffer through its own ``add``, so that any kind does its bookkeeping.
+    """Add kept rows to an empty buffer through its ``add``, so that any kind does its bookkeeping.
 
-    What follows in the buffer is another episode, so the last step ends one: as if time had run
-    out, where the buffer tells that from a real end. Where it does not and every row stands for itself,
-    the last step stays as it is.
+    What follows in the buffer is another episode, so the last step ends one: by truncation, where the
+    buffer knows it. Where it does not and every row stands for itself, the last step stays as it is.
 
     Args:
         buffer: the buffer.
         kept: the rows, as `read_columns` gave them.
         at: the place of the oldest row; only with rows that fill the ring from there.
         cut: whether what follows is another episode.
-
-    >>> from stable_baselines3 import DQN
-    >>> from owlrl.adapters.buffers import refill
-    >>> from owlrl.adapters.sb3.replay import new_buffer
-    >>> buffer = new_buffer(DQN("MlpPolicy", "CartPole-v1", buffer_size=10))
-    >>> refill(buffer, {})
-    >>> buffer.size()
-    0
     """
     alone = type(buffer).__name__ == "ReplayBuffer" and not buffer.optimize_memory_usage
     ends = cut and (buffer.handle_timeout_termination or not alone)
@@ -110,30 +86,27 @@ def refill(buffer: Any, kept: Kept, *, at: int = 0, cut: bool = True) -> None:
     for step in range(max(0, total - buffer.buffer_size), total):
         done = kept["dones"][step] > 0.5
         here = ~done if ends and step == total - 1 else np.zeros_like(done)
-        ran_out = (kept["timeouts"][step] > 0.5) | here
-        buffer.add(
-            _step(kept["observations"], step),
-            _step(kept["next_observations"], step),
-            kept["actions"][step],
-            kept["rewards"][step],
-            done | here,
-            [{"TimeLimit.truncated": bool(flag)} for flag in ran_out],
+        seen, following = (
+            _each(kept[name], lambda array, step=step: array[step])
+            for name in ("observations", "next_observations")
         )
+        infos = [{"TimeLimit.truncated": bool(flag)} for flag in (kept["timeouts"][step] > 0.5) | here]
+        buffer.add(seen, following, kept["actions"][step], kept["rewards"][step], done | here, infos)
 
 
 class BufferReplay:
     """Lets a script go on with the ``ReplayBuffer`` of Stable-Baselines3, or CleanRL's copy of it.
 
     The same object stays in use: `begin_task` empties it in place and refills it with the last rows
-    of that task. `QLearner` and `ActorCriticLearner` make one by themselves from ``replay=rb``; make it
-    yourself to keep fewer rows. Actions are taken as the script stores them. New rows are found by the
-    buffer's own ``pos`` and ``full``: nothing is hung on it, so that it can be pickled as before.
+    of that task. `QLearner` and `ActorCriticLearner` make one from ``replay=rb``; make it yourself to keep
+    fewer rows. Actions are taken as the script stores them. New rows are found by the buffer's ``pos`` and
+    ``full``; nothing is attached to it, so it can be pickled as before.
 
     Args:
         buffer: the script's buffer; not one of dict observations.
         gamma: the script's discount.
         warm_start: steps kept of each task for its return, over all environments; 0 keeps none.
-        seed: of the replay's own random numbers; the script's own draws are not touched.
+        seed: of the replay's random numbers; the script's own draws are not touched.
 
     Attributes:
         overruns: how often a whole lap of the ring lay between two looks, so that rows may be lost.
@@ -146,8 +119,6 @@ class BufferReplay:
     >>> replay = BufferReplay(rb)
     >>> replay.begin_task("left")
     >>> rb.add(np.zeros((1, 2)), np.ones((1, 2)), np.array([1]), np.array([0.5]), np.array([True]), [{}])
-    >>> replay.sample(2).reward
-    tensor([0.5000, 0.5000])
     >>> replay.new_rows().reward, replay.new_rows()
     (tensor([0.5000]), None)
     >>> replay.end_task()
@@ -157,6 +128,11 @@ class BufferReplay:
     BufferReplay(ReplayBuffer of 1 rows, task='left', warm_start=50000, kept={'left': 1})
     """
 
+    observation_shape: tuple[int, ...]
+    observation_dtype: np.dtype[Any]
+    action_shape: tuple[int, ...]
+    action_dtype: np.dtype[Any]
+
     def __init__(
         self, buffer: Any, *, gamma: float = 0.99, warm_start: int = 50_000, seed: int | None = None
     ) -> None:
@@ -165,6 +141,12 @@ class BufferReplay:
         self.seed: int | None = arguments.integer("seed", seed, least=0, none=True)
         arguments.check()
         self._own_buffer = buffer
+        if buffer is not None:
+            self._discrete = bool(buffer.actions.dtype.kind in "iu")
+            self.observation_shape = buffer.observations.shape[2:]
+            self.observation_dtype = buffer.observations.dtype
+            self.action_shape = () if self._discrete else buffer.actions.shape[2:]
+            self.action_dtype = buffer.actions.dtype
         self.gamma = gamma
         self.overruns = 0
         self._task: str | None = None
@@ -173,36 +155,12 @@ class BufferReplay:
         self._kept: dict[str, Kept] = {}
         self._rng = own_generator(self.seed, BUFFER_KEY)
         self._finite: _FiniteLook | None = None  # what was seen to be finite
-        self._mark_unseen()
+        self._seen = _Mark()  # what is in the buffer now is new
 
     @property
     def buffer(self) -> Any:
         """The buffer that is written to now."""
         return self._own_buffer
-
-    @property
-    def observation_shape(self) -> tuple[int, ...]:
-        """The shape of an observation in a row."""
-        shape: tuple[int, ...] = self.buffer.observations.shape[2:]
-        return shape
-
-    @property
-    def observation_dtype(self) -> np.dtype[Any]:
-        """The dtype of an observation in a row."""
-        dtype: np.dtype[Any] = self.buffer.observations.dtype
-        return dtype
-
-    @property
-    def action_shape(self) -> tuple[int, ...]:
-        """The shape of an action: () for discrete ones."""
-        shape: tuple[int, ...] = () if self._discrete else self.buffer.actions.shape[2:]
-        return shape
-
-    @property
-    def action_dtype(self) -> np.dtype[Any]:
-        """The dtype of an action in the buffer."""
-        dtype: np.dtype[Any] = self.buffer.actions.dtype
-        return dtype
 
     @property
     def num_actions(self) -> int | None:
@@ -216,13 +174,13 @@ class BufferReplay:
         refill(self.buffer, self._kept.get(task, {}))
         self._task, self._begun, self._loaded = task, True, None
         self._finite = None
-        self._mark_seen()
+        self._seen = _Mark.of(self.buffer)
 
     def resume_task(self, task: str) -> None:
         """Go on with a visit that was interrupted; after loading, with the rows that it had.
 
-        They lie at the same places of the ring. The last one ends its episode, since what comes next is not
-        its continuation.
+        They lie at the same places of the ring. The last one ends its episode: what comes next does not
+        continue it.
         """
         if self._loaded is not None:
             self._refill_visit(task, self._loaded, cut=True)
@@ -235,7 +193,7 @@ class BufferReplay:
         buffer.full = bool(visit["full"])
         self._task, self._begun, self._loaded = task, True, None
         self._finite = None
-        self._seen = _Mark.before(buffer, int(visit["new"]))
+        self._seen = _Mark.of(buffer, unseen=int(visit["new"]))
 
     def end_task(self) -> None:
         """Keep the last ``warm_start`` steps of the task; the buffer keeps its rows until the next one."""
@@ -254,28 +212,30 @@ class BufferReplay:
         self._kept.pop(task, None)
 
     def sample(self, batch_size: int) -> Transitions:
-        """Draw one-step rows uniformly with replacement; the owner's own draws are not touched."""
+        """Draw one-step rows uniformly with replacement, as the networks see them."""
         return self._drawn(self._rng.integers(0, len(self), batch_size))
 
-    def sample_distinct(self, limit: int) -> Transitions:
-        """Up to ``limit`` different one-step rows, all if there are no more."""
-        index = np.arange(len(self))
-        if limit < len(index):
-            index = self._rng.choice(index, limit, replace=False, shuffle=False)
-        return self._drawn(index)
+    def _drawn(self, index: np.ndarray) -> Transitions:
+        envs = int(self.buffer.n_envs)
+        return self._transitions(valid_steps(self.buffer)[index // envs], index % envs, raw=False)
 
     def new_rows(self) -> Transitions | None:
         """The one-step rows stored since the last look, raw, oldest first; None if there are none."""
         buffer = self.buffer
         count, lapped = self._seen.steps_since(buffer)
-        steps = valid_steps(buffer)
-        if lapped:
-            self._overrun()
-        self._mark_seen()
+        steps, envs = valid_steps(buffer), int(buffer.n_envs)
+        self._seen = _Mark.of(buffer)
+        self.overruns += lapped
+        if lapped and self.overruns == 1:
+            warnings.warn(
+                f"{type(self).__name__}: the buffer of {buffer.buffer_size} steps was written from end to "
+                "end between two looks, so that rows may be lost for the task's memory; use a larger one",
+                UserWarning,
+                stacklevel=2,
+            )
         steps = steps[len(steps) - min(count, len(steps)) :]
         if not len(steps):
             return None
-        envs = int(buffer.n_envs)
         return self._transitions(np.repeat(steps, envs), np.tile(np.arange(envs), len(steps)), raw=True)
 
     def check_new(self) -> None:
@@ -354,35 +314,8 @@ class BufferReplay:
         _check_fits(self.buffer, "visit", visit["rows"])
         return dict(visit)
 
-    def _mark_seen(self) -> None:
-        """What is in the buffer now is not new."""
-        self._seen = _Mark.of(self.buffer)
-
-    def _mark_unseen(self) -> None:
-        """What is in the buffer now is new."""
-        self._seen = _Mark(None, 0, False, None)
-
-    @property
-    def _discrete(self) -> bool:
-        return bool(self.buffer.actions.dtype.kind in "iu")
-
     def _load_more(self, state_dict: Mapping[str, Any]) -> None:
-        """Take what a kind of replay keeps beside rows; errors leave everything as it was."""
-
-    def _overrun(self) -> None:
-        self.overruns += 1
-        if self.overruns == 1:
-            size = self.buffer.buffer_size
-            warnings.warn(
-                f"{type(self).__name__}: the buffer of {size} steps was written from end to end "
-                "between two looks, so that rows may be lost for the task's memory; use a larger one",
-                UserWarning,
-                stacklevel=3,
-            )
-
-    def _drawn(self, index: np.ndarray) -> Transitions:
-        envs = int(self.buffer.n_envs)
-        return self._transitions(valid_steps(self.buffer)[index // envs], index % envs, raw=False)
+        """Take what a subclass keeps beside rows; errors leave everything as it was."""
 
     def _transitions(self, steps: np.ndarray, envs: np.ndarray, *, raw: bool) -> Transitions:
         columns = read_columns(self.buffer, steps, envs)
@@ -415,26 +348,22 @@ class BufferReplay:
         return torch.from_numpy(actions.astype(np.float32))
 
 
+@dataclass
 class _Mark:
     """How far a ring was written at the last look, and what its newest step was."""
 
-    def __init__(self, buffer: Any, pos: int, full: bool, newest: list[np.ndarray] | None) -> None:
-        self.buffer, self.pos, self.full, self.newest = buffer, pos, full, newest
+    buffer: Any = None
+    pos: int = 0
+    full: bool = False
+    newest: list[np.ndarray] | None = None
 
     @classmethod
-    def of(cls, buffer: Any) -> _Mark:
-        """The mark of a buffer as it is now."""
-        pos, full = int(buffer.pos), bool(buffer.full)
+    def of(cls, buffer: Any, *, unseen: int = 0) -> _Mark:
+        """The mark of a buffer as it was ``unseen`` steps ago."""
+        if unseen and unseen >= len(valid_steps(buffer)):
+            return cls()
+        pos, full = int(buffer.pos - unseen) % int(buffer.buffer_size), bool(buffer.full)
         return cls(buffer, pos, full, _step_content(buffer, pos - 1) if pos or full else None)
-
-    @classmethod
-    def before(cls, buffer: Any, count: int) -> _Mark:
-        """The mark of a buffer as it was ``count`` steps ago."""
-        steps = valid_steps(buffer)
-        if count >= len(steps):
-            return cls(None, 0, False, None)
-        pos = int(buffer.pos - count) % int(buffer.buffer_size)
-        return cls(buffer, pos, bool(buffer.full), _step_content(buffer, pos - 1))
 
     def steps_since(self, buffer: Any) -> tuple[int, bool]:
         """How many steps were written since (at least), and whether all that were there are overwritten."""
@@ -445,11 +374,10 @@ class _Mark:
         emptied = not buffer.full and (self.full or pos < self.pos)
         if another or emptied:
             return (size if buffer.full else pos), False
-        lapped = self.newest is not None and not all(
-            np.array_equal(old, new)
-            for old, new in zip(self.newest, _step_content(buffer, self.pos - 1), strict=True)
-        )
-        return (size, True) if lapped else ((pos - self.pos) % size, False)
+        now = _step_content(buffer, self.pos - 1)
+        if self.newest and not all(map(np.array_equal, self.newest, now)):
+            return size, True
+        return (pos - self.pos) % size, False
 
 
 class _FiniteLook:
@@ -497,9 +425,8 @@ class _FiniteLook:
 
 def _step_content(buffer: Any, place: int) -> list[np.ndarray]:
     """What tells a step from another that was written to its place later."""
-    step = place % int(buffer.buffer_size)
-    seen = buffer.observations
-    arrays = list(seen.values()) if isinstance(seen, dict) else [seen]
+    step, seen = place % int(buffer.buffer_size), buffer.observations
+    arrays = seen.values() if isinstance(seen, dict) else [seen]
     return [array[step].copy() for array in (*arrays, buffer.actions, buffer.rewards)]
 
 
@@ -516,11 +443,8 @@ def _check_fits(buffer: Any, task: str, columns: Kept) -> None:
             raise ValueError(f"{name} of task {task!r} have shape {array.shape[1:]}, not {like.shape[1:]}")
 
 
-def _take(arrays: Any, steps: np.ndarray, envs: Any) -> Any:
+def _each(arrays: Any, function: Callable[..., Any]) -> Any:
+    """``function`` of an array, or of each array in a dict."""
     if isinstance(arrays, dict):
-        return {name: array[steps, envs].copy() for name, array in arrays.items()}
-    return arrays[steps, envs].copy()
-
-
-def _step(arrays: Any, step: int) -> Any:
-    return {name: a[step] for name, a in arrays.items()} if isinstance(arrays, dict) else arrays[step]
+        return {name: function(array) for name, array in arrays.items()}
+    return function(arrays)
