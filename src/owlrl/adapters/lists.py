@@ -361,7 +361,7 @@ def _looks_finite(row: Any) -> bool:
     if cells is None:
         return True  # of another form, which the next look tells
     numbers = [cell for cell in cells[:4] if isinstance(cell, float | int | np.generic)]
-    arrays = [_array(cell) for cell in cells[:4] if isinstance(cell, np.ndarray | Tensor)]
+    arrays = [as_array(cell) for cell in cells[:4] if isinstance(cell, np.ndarray | Tensor)]
     known = len(numbers) + len(arrays) == 4
     return known and all(-LARGEST <= number <= LARGEST for number in numbers) and all_finite(*arrays)
 
