@@ -51,7 +51,15 @@ STRATA = {
     "wrapper": "wrapper*.py",
     "checkpoint": "checkpoint.py",
 }
-BUDGET = 30.0  # seconds of tests per mutant, by their times without coverage
+PARTS = (  # of the tests: those of the strata and those that use them most, in portions of a minute
+    ("tests/heads", "tests/test_td.py", "tests/selection", "src/owlrl/heads", "src/owlrl/selection"),
+    ("tests/replay", "src/owlrl/replay", "src/owlrl/td.py", "src/owlrl/checkpoint.py"),
+    ("tests/memory", "src/owlrl/memory", "tests/test_checkpoint.py", "tests/test_wrapper_state.py"),
+    ("tests/regularizers", "src/owlrl/regularizers"),
+    ("tests/evidence", "src/owlrl/evidence", "tests/describe", "tests/acting"),
+    ("tests/test_wrapper.py", "src/owlrl/wrapper*.py", "tests/adapters/*.py", "tests/test_autosave.py"),
+)
+BUDGET = 15.0  # seconds of tests per mutant
 PATIENCE = 60.0  # seconds more than expected until a mutant counts as endless
 NO_CHANGE = ("Eq_Is", "Is_Eq", "NotEq_IsNot", "IsNot_NotEq")
 SIGNS = (("-", "before"), ("+", "after"))
@@ -156,33 +164,35 @@ def mutated(text: str, mutant: Mutant) -> str | None:
 
 
 def cover(copy: Path) -> None:
-    """Run all tests once with coverage per test; what is found lies in ``copy``."""
+    """Run the tests in parts with coverage per test; goes on where it was; what is found lies in ``copy``."""
     config = copy / ".mutation.coveragerc"
-    config.write_text("[run]\nbranch = false\nsource = owlrl\ndynamic_context = none\n")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:randomly"]
-    command += [
-        "--cov",
-        f"--cov-config={config}",
-        "--cov-context=test",
-        "--cov-report=",
-        "--junitxml=times.xml",
-    ]
-    command += ["-o", "junit_family=xunit1", "-o", "junit_duration_report=total"]
+    config.write_text("[run]\nbranch = false\nsource = owlrl\n")
     environment = {**os.environ, "PYTHONPATH": str(copy / "src"), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, check=False)
-    print(done.stdout[-600:])
-    if done.returncode:
-        raise SystemExit("the tests have to pass without a mutant, too")
+    for number, part in enumerate(PARTS):
+        times, data = copy / f"times-{number}.xml", copy / f".coverage-{number}"
+        if times.exists():
+            continue
+        paths = [str(path.relative_to(copy)) for name in part for path in sorted(copy.glob(name))]
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *paths, "--cov"]
+        command += [f"--cov-config={config}", "--cov-context=test", "--cov-report=", f"--junitxml={times}"]
+        command += ["-o", "junit_family=xunit1", "-o", "junit_duration_report=total"]
+        here = {**environment, "COVERAGE_FILE": str(data)}
+        done = subprocess.run(command, cwd=copy, env=here, capture_output=True, text=True, check=False)
+        print(part, done.stdout[-200:], flush=True)
+        if done.returncode:
+            times.unlink(missing_ok=True)
+            raise SystemExit("the tests have to pass without a mutant, too")
 
 
 def times_of(copy: Path) -> dict[str, float]:
     """Seconds of each test, by file, class and name."""
     found = {}
-    for case in ElementTree.parse(copy / "times.xml").iter("testcase"):
-        file, owner, name = case.get("file", ""), case.get("classname", ""), case.get("name", "")
-        inner = owner.removeprefix(file.removesuffix(".py").replace("/", "."))
-        parts = [file, *[part for part in inner.split(".") if part], name]
-        found["::".join(parts)] = float(case.get("time", 0.0))
+    for times in copy.glob("times-*.xml"):
+        for case in ElementTree.parse(times).iter("testcase"):
+            file, owner, name = case.get("file", ""), case.get("classname", ""), case.get("name", "")
+            inner = owner.removeprefix(file.removesuffix(".py").replace("/", "."))
+            parts = [file, *[part for part in inner.split(".") if part], name]
+            found["::".join(parts)] = float(case.get("time", 0.0))
     return found
 
 
@@ -191,16 +201,17 @@ def covering(copy: Path) -> dict[tuple[str, int], set[str]]:
     from coverage.numbits import numbits_to_nums
 
     found: dict[tuple[str, int], set[str]] = defaultdict(set)
-    with contextlib.closing(sqlite3.connect(copy / ".coverage")) as data:
-        query = (
-            "select file.path, context.context, line_bits.numbits from line_bits "
-            "join file on file.id = line_bits.file_id join context on context.id = line_bits.context_id"
-        )
-        for path, context, bits in data.execute(query):
-            if context:
-                relative = str(Path(path).relative_to(copy))
-                for line in numbits_to_nums(bits):
-                    found[relative, line].add(context.rpartition("|")[0])
+    query = (
+        "select file.path, context.context, line_bits.numbits from line_bits "
+        "join file on file.id = line_bits.file_id join context on context.id = line_bits.context_id"
+    )
+    for stored in copy.glob(".coverage-*"):
+        with contextlib.closing(sqlite3.connect(stored)) as data:
+            for path, context, bits in data.execute(query):
+                if context:
+                    relative = str(Path(path).relative_to(copy))
+                    for line in numbits_to_nums(bits):
+                        found[relative, line].add(context.rpartition("|")[0])
     return found
 
 
@@ -315,8 +326,7 @@ def run(directory: Path | None) -> None:
     mutants = json.loads(SAMPLE.read_text())["mutants"]
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     with copied_checkout(directory) as copy:
-        if not (copy / "times.xml").exists():
-            cover(copy)
+        cover(copy)
         by_line, seconds = covering(copy), times_of(copy)
         import gymnasium
         import hypothesis

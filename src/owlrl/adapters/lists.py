@@ -360,7 +360,7 @@ def _looks_finite(row: Any) -> bool:
     cells = _cells(row)
     if cells is None:
         return True  # of another form, which the next look tells
-    numbers = [cell for cell in cells[:4] if isinstance(cell, float | int | np.generic)]
+    numbers: list[Any] = [cell for cell in cells[:4] if isinstance(cell, float | int | np.generic)]
     arrays = [as_array(cell) for cell in cells[:4] if isinstance(cell, np.ndarray | Tensor)]
     known = len(numbers) + len(arrays) == 4
     return known and all(-LARGEST <= number <= LARGEST for number in numbers) and all_finite(*arrays)
