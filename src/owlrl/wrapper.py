@@ -141,7 +141,7 @@ replay=TaskScopedReplay, tasks=['left', 'right'])
             raise
         self._pointer.owner = self
         self._initial = self._own_state()
-        self._guard = StepGuard(learner, self._on_step)  # last, so that it sees the regularizer's gradient
+        self._guard = StepGuard(learner, self._on_step, self.replay)  # last: sees the regularizer's gradient
 
     @property
     def current_task(self) -> str | None:
