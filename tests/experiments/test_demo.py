@@ -26,8 +26,8 @@ def test_it_shows_every_method_and_draws(tmp_path, capsys, monkeypatch):
     assert "learning pendulum+90 and pendulum-90" in capsys.readouterr().out
 
 
-def test_lines_break_where_the_pole_hangs():
-    assert _unwrapped([170.0, 179.0, -179.0, -170.0]).tolist() == [530.0 - 360.0 * 2, -181.0, -179.0, -170.0]
+def test_lines_go_on_where_the_pole_hangs():
+    assert _unwrapped([170.0, 179.0, -179.0, -170.0]).tolist() == [-190.0, -181.0, -179.0, -170.0]
 
 
 def test_pictures_need_matplotlib_before_any_training(monkeypatch, tmp_path):
