@@ -24,6 +24,7 @@ import os
 import warnings
 
 import gymnasium
+import matplotlib.pyplot as plt  # lets the notebook show figures
 import torch
 from stable_baselines3 import DQN
 
@@ -31,6 +32,7 @@ from owlrl import OwlWrapper
 from owlrl.experiments import compare
 
 torch.set_num_threads(1)  # the networks are small
+plt.rcParams["savefig.dpi"] = 90
 STEPS = int(os.environ.get("OWLRL_EXAMPLE_FRAMES", 12_000))  # per task
 
 # %% [markdown]
@@ -69,17 +71,17 @@ def make_model(env, seed):
     return DQN(
         "MlpPolicy",
         env,
-        learning_rate=2e-3,
+        learning_rate=2.3e-3,
+        gamma=0.98,
         batch_size=64,
         buffer_size=STEPS,
         learning_starts=min(500, STEPS // 4),
         target_update_interval=10,
-        tau=0.05,
-        train_freq=32,
-        gradient_steps=24,
-        exploration_fraction=0.25,
+        train_freq=128,
+        gradient_steps=128,
+        exploration_fraction=0.16,
         exploration_final_eps=0.04,
-        policy_kwargs={"net_arch": [64, 64]},
+        policy_kwargs={"net_arch": [128, 128]},
         seed=seed,
         device="cpu",
     )
