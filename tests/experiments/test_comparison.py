@@ -95,11 +95,11 @@ def test_an_interrupted_study_goes_on(tmp_path, monkeypatch, capsys):
     options = {**QUICK, "methods": ["bare", "owl"], "seeds": 1}
     whole, real, done = numbers(compare(make_model, **options)), module.run_trial, []
 
-    def stopping(plan, trial, *, tell=None):
+    def stopping(plan, trial, **options):
         if len(done) == 2:
             raise KeyboardInterrupt
         done.append(trial)
-        return real(plan, trial, tell=tell)
+        return real(plan, trial, **options)
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr(module, "run_trial", stopping)
