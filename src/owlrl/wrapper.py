@@ -13,8 +13,7 @@ from torch.optim import Optimizer
 
 from owlrl._arguments import Arguments
 from owlrl.acting.episodes import Evaluation, collect_rows, run_episodes, space_problems
-from owlrl.acting.export import export_policy
-from owlrl.acting.policy import AdaptivePolicy
+from owlrl.acting.policy import AdaptivePolicy, export_policy
 from owlrl.autosave import Autosave
 from owlrl.checkpoint import load_state, save_state, set_rng_state
 from owlrl.describe.given import (
@@ -142,7 +141,7 @@ replay=TaskScopedReplay, tasks=['left', 'right'])
             raise
         self._pointer.owner = self
         self._initial = self._own_state()
-        self._guard = StepGuard(learner, self._on_step)  # last, so that it sees the regularizer's gradient
+        self._guard = StepGuard(learner, self._on_step, self.replay)  # last: sees the regularizer's gradient
 
     @property
     def current_task(self) -> str | None:

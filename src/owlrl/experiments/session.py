@@ -22,7 +22,6 @@ from owlrl import (
     SharedReplay,
     TaskScopedReplay,
 )
-from owlrl.acting.least_tried import LeastTried
 from owlrl.checkpoint import load_state, save_state, set_rng_state
 from owlrl.envs import Table, TabulatedVectorEnv
 from owlrl.envs.vector import ArrayVectorEnv
@@ -30,6 +29,7 @@ from owlrl.errors import OwlStateError, OwlValueError
 from owlrl.experiments.config import Run
 from owlrl.experiments.episodes import Lanes, greedy_success
 from owlrl.experiments.evidence import EvidenceSet, make_evidence
+from owlrl.experiments.least_tried import LeastTried
 from owlrl.experiments.policies import ORACLE, SELECTORS, parse_policy
 from owlrl.experiments.recipes import Recipe
 from owlrl.experiments.tasks import resolve_unseen, table_of, tables_of

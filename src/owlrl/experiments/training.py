@@ -156,7 +156,7 @@ class Course:
 
 
 def train(run: Run, *, progress: bool = False) -> tuple[AnySession, list[Row]]:
-    """Learn all tasks of a run; the session, and rows of kind "training" and "score" (see `Course`).
+    """Learn all tasks of a run; the session, and rows of kind "training" and "score" (see ``Course``).
 
     >>> from owlrl.experiments import Run, train
     >>> session, rows = train(Run("Crossroads-2", frames=300, policies=("oracle",)))
@@ -218,7 +218,7 @@ def run_experiment(
         progress: show a bar for each task (needs tqdm).
         resume: a file in which the work is kept while it is under way. Stopped or killed at any moment, the
             same call goes on from there, also in the middle of a task, to the same result and the same
-            checkpoint, bit for bit (`owlrl.experiments.results.TIMES` names what differs). It can be
+            checkpoint, bit for bit (``owlrl.experiments.results.TIMES`` names what differs). It can be
             removed when the result is kept.
         save_every: seconds of work that a kill may cost.
 
