@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from owlrl.experiments.comparison import Plan, compare, compare_file, run_trial
+from owlrl.experiments.comparison import compare, compare_file, run_trial
 from owlrl.experiments.config import Run
 from owlrl.experiments.control import ControlSession
 from owlrl.experiments.evaluation import evaluate, evaluate_in_a_row
@@ -32,6 +32,7 @@ from owlrl.experiments.models import (
     model_state,
     train_model,
 )
+from owlrl.experiments.plan import Plan
 from owlrl.experiments.plots import head_probabilities, learning_curves
 from owlrl.experiments.policies import parse_policy
 from owlrl.experiments.presets import PRESETS, Preset

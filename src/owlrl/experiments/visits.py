@@ -6,7 +6,7 @@ import time
 import warnings
 from collections.abc import Callable
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from owlrl.acting.episodes import run_episodes
 from owlrl.checkpoint import get_rng_state, set_rng_state
@@ -16,15 +16,11 @@ from owlrl.experiments.journal import Journal
 from owlrl.experiments.keeping import Keeper
 from owlrl.experiments.methods import Envs, Learned, Method
 from owlrl.experiments.models import Watch, greedy_policy, make_env, seed_env, share_statistics
+from owlrl.experiments.plan import EVALUATION, Plan
 from owlrl.experiments.study import Row
 from owlrl.experiments.training import kept_generators
 
-if TYPE_CHECKING:
-    from owlrl.experiments.comparison import Plan
-
-__all__ = ["EVALUATION", "Visits"]
-
-EVALUATION = 10_000  # added to a run's seed: no episode of the training is evaluated
+__all__ = ["Visits"]
 
 
 class Visits:
