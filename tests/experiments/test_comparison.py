@@ -15,9 +15,9 @@ from owlrl.envs import TabulatedVectorEnv, TaskSpec, pendulums
 from owlrl.errors import OwlStateError, OwlTypeError, OwlValueError
 from owlrl.experiments import Learned, Method, Study, compare, compare_file
 from owlrl.experiments import comparison as module
-from owlrl.experiments.comparison import Plan
 from owlrl.experiments.methods import BUILT_IN, find_method
 from owlrl.experiments.models import History, make_env
+from owlrl.experiments.plan import Plan
 from owlrl.learners import DQN, SAC, DQNConfig, SACConfig
 from tests.experiments.signs import (
     METHODS,

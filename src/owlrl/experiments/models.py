@@ -240,7 +240,14 @@ def model_state(model: Any) -> dict[str, Any]:
 
 
 def load_model_state(model: Any, state: Mapping[str, Any], env: Any) -> None:
-    """Go on from what `model_state` gave, in ``env``, which was put back as well."""
+    """Go on from what `model_state` gave, in ``env``, which was put back as well.
+
+    >>> import gymnasium
+    >>> from owlrl.experiments import load_model_state, model_state
+    >>> from owlrl.learners import DQN
+    >>> model = DQN(gymnasium.make("CartPole-v1"))
+    >>> load_model_state(model, model_state(model), model.env)
+    """
     if is_sb3(model):
         from owlrl.adapters.sb3 import whole
 

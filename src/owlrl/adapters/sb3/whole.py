@@ -64,7 +64,13 @@ def model_state(model: OffPolicyAlgorithm) -> dict[str, Any]:
 
 
 def load_model_state(model: OffPolicyAlgorithm, state: Mapping[str, Any]) -> None:
-    """Go on from what `model_state` gave: a model that was made in the same way, in its environment."""
+    """Go on from what `model_state` gave: a model that was made in the same way, in its environment.
+
+    >>> from stable_baselines3 import DQN
+    >>> from owlrl.adapters.sb3.whole import load_model_state, model_state
+    >>> model = DQN("MlpPolicy", "CartPole-v1", buffer_size=10)
+    >>> load_model_state(model, model_state(model))
+    """
     model.set_parameters(dict(state["parameters"]), exact_match=True, device=model.device)
     with torch.no_grad():
         for name, value in state["tensors"].items():
@@ -102,7 +108,15 @@ def buffer_state(buffer: ReplayBuffer) -> dict[str, Any]:
 
 
 def load_buffer_state(buffer: ReplayBuffer, state: Mapping[str, Any], *, cut: bool = False) -> None:
-    """Put back what `buffer_state` gave; with ``cut`` arrays stay as short as they are."""
+    """Put back what `buffer_state` gave; with ``cut`` arrays stay as short as they are.
+
+    >>> from stable_baselines3 import DQN
+    >>> from owlrl.adapters.sb3.whole import buffer_state, load_buffer_state
+    >>> one, other = (DQN("MlpPolicy", "CartPole-v1", buffer_size=100) for _ in range(2))
+    >>> load_buffer_state(other.replay_buffer, buffer_state(one.learn(8).replay_buffer))
+    >>> other.replay_buffer.size()
+    8
+    """
 
     def put(own: Any, saved: Any) -> Any:
         if isinstance(saved, Mapping):
