@@ -46,6 +46,8 @@ observations and loss, or lower the step size
     >>> guard.detach()
     """
 
+    needs_no_gradient = True  # looks at those there are; a step that is made elsewhere looks itself
+
     def __init__(self, learner: OffPolicyLearner, on_step: Callable[[int], None] | None = None) -> None:
         self.steps = 0  # since `begin`
         self.total = 0

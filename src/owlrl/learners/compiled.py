@@ -1,13 +1,15 @@
-"""The gradient of a loss as one compiled function: ``DQN(compile=True)`` and ``SAC(compile=True)``.
+"""An update as one compiled function: ``DQN(compile=True)`` and ``SAC(compile=True)``.
 
-Targets, loss, backward pass and clipping are compiled together. The step is the optimizer's own, so what
-hangs on it (step guard, regularizers, schedulers, its state) works as always.
+Targets, loss, backward pass, clipping and Adam's step are compiled together, in the optimizer's own tensors.
+Where something hangs on the optimizer that needs the gradient (a regularizer that holds earlier tasks), the
+function ends with the gradient and the optimizer makes its step itself, hooks included.
 """
 
 from __future__ import annotations
 
 import copy
 import inspect
+import math
 import sysconfig
 import time
 import warnings
@@ -24,47 +26,57 @@ from owlrl.errors import OwlStateError, OwlValueError
 from owlrl.heads import MultiHeadLinear, MultiHeadQ
 from owlrl.heads.modes import has_mode, parameters_of
 
-__all__ = ["ActiveParameters", "CompiledGradient", "check_compiles"]
+__all__ = ["ActiveParameters", "CompiledStep", "check_compiles"]
 
 BACKEND: Any = "inductor"  # of torch.compile; None runs the same function without it
 Loss = Callable[..., tuple[Tensor, ...]]
 
 
-class CompiledGradient:
-    """The gradient of a loss with respect to one network, clipped, as one compiled function.
+class CompiledStep:
+    """A gradient step on a loss with respect to one network, as one compiled function.
 
     The networks' tensors are its arguments, those of one head among them, so that one compilation serves all
-    tasks. It is made by the first call, for the shapes and dtypes met there; others compile again. torch
-    keeps compiled code on disk (in ``TORCHINDUCTOR_CACHE_DIR``): a later process compiles faster.
+    tasks (with a regularizer, one the first task and one all others). It is made by the first call, for the
+    shapes and dtypes met there; others compile again. torch keeps compiled code on disk (in
+    ``TORCHINDUCTOR_CACHE_DIR``): a later process compiles faster.
 
     Args:
         loss: ``loss(*networks, *inputs)``, a pure function: a scalar, and further tensors to hand out.
         max_norm: largest norm of the gradient, or None.
 
+    Attributes:
+        seconds: that compiling took, first calls included.
+
     >>> import torch
     >>> from torch import nn
-    >>> from owlrl.learners.compiled import CompiledGradient
+    >>> from owlrl.learners.compiled import CompiledStep
     >>> def squares(network, x):
     ...     return (network(x).square().mean(),)
-    >>> gradient, network = CompiledGradient(squares), nn.Linear(2, 1)
-    >>> optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
-    >>> loss, norm = gradient(optimizer, [network], torch.ones(3, 2))  # doctest: +SKIP
-    >>> CompiledGradient(squares)
-    CompiledGradient(squares, not compiled yet)
+    >>> step, network = CompiledStep(squares), nn.Linear(2, 1)
+    >>> optimizer = torch.optim.Adam(network.parameters(), lr=0.1)
+    >>> loss = step(optimizer, [network], torch.ones(3, 2))  # doctest: +SKIP
+    >>> step
+    CompiledStep(squares, not compiled yet)
     """
 
     def __init__(self, loss: Loss, *, max_norm: float | None = None) -> None:
         self.loss = loss
         self.max_norm = max_norm
-        self.seconds = 0.0  # that compiling took, the first call included
-        self._function: Callable[..., tuple[Tensor, ...]] | None = None
+        self.seconds = 0.0
+        self._functions: dict[object, Callable[..., tuple[Tensor, ...]]] = {}
         self._active: list[ActiveParameters] = []
         self._kept: dict[int, tuple[Tensor, Tensor]] = {}  # by id: a parameter, and where its gradient goes
+        self._rate = torch.zeros(())
+
+    @property
+    def name(self) -> str:
+        """Of the loss."""
+        return str(getattr(self.loss, "func", self.loss).__name__)
 
     def __call__(
         self, optimizer: Optimizer, networks: Sequence[nn.Module], *inputs: Any, head: int | None = None
     ) -> tuple[Tensor, ...]:
-        """Fill the ``grad`` of the first network's parameters; all others of the optimizer have none then.
+        """One step of the first network; none, if loss or gradient are not finite.
 
         Args:
             optimizer: what trains the first network.
@@ -72,44 +84,50 @@ class CompiledGradient:
             inputs: what else it is a function of.
             head: which head is meant, None for the active one.
 
-        Returns the loss, the norm of the gradient before clipping, and the further tensors.
+        Returns the loss, or the gradient's norm if that is not finite, and the further tensors.
         """
-        if self._function is None or any(
+        if len(self._active) != len(networks) or any(
             a.network is not n for a, n in zip(self._active, networks, strict=True)
         ):
             self._active = [ActiveParameters(network) for network in networks]
         tensors = [parameters(head) for parameters in self._active]
+        if (adam := _plain_adam(optimizer)) is not None:
+            for hook in optimizer._optimizer_step_pre_hooks.values():
+                hook(optimizer, (optimizer,), {})  # those that need no gradient
+            if float(self._rate) != adam["lr"]:
+                self._rate = torch.tensor(adam["lr"], dtype=torch.float64)
+            moments = [_state_of(optimizer, parameter) for parameter in tensors[0]]
+            columns = [[state[key] for state in moments] for key in ("exp_avg", "exp_avg_sq", "step")]
+            key = (*adam["betas"], adam["eps"])
+            return self._run(networks, key, tensors, inputs, [*columns, self._rate])
         gradients = [self._gradient(parameter) for parameter in tensors[0]]
-        found = self._run(networks, tensors, gradients, inputs)
+        found = self._run(networks, None, tensors, inputs, gradients)
         for group in optimizer.param_groups:  # zero_grad() would take as long as the step
             for parameter in group["params"]:
                 parameter.grad = None
         for parameter, gradient in zip(tensors[0], gradients, strict=True):
             parameter.grad = gradient
+        if math.isfinite(float(found[0])):
+            optimizer.step()
         return found
 
-    @property
-    def name(self) -> str:
-        """Of the loss."""
-        return str(getattr(self.loss, "func", self.loss).__name__)
-
-    def _run(self, networks: Sequence[nn.Module], *arguments: Any) -> tuple[Tensor, ...]:
-        if self._function is not None:
+    def _run(self, networks: Sequence[nn.Module], key: Any, *arguments: Any) -> tuple[Tensor, ...]:
+        if key in self._functions:
             with torch.no_grad():
-                return self._function(*arguments)
+                return self._functions[key](*arguments)
         start = time.perf_counter()
-        self._function = self._compiled(networks)
+        self._functions[key] = self._compiled(networks, key)
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # torch's own, of what it uses inside
-                found = self._run(networks, *arguments)
+                found = self._run(networks, key, *arguments)
         except Exception as error:  # a module may fail to compile in any way
-            self._function = None
+            del self._functions[key]
             raise OwlStateError(
                 f"compile=True: {self.name} of {[type(n).__name__ for n in networks]} cannot be compiled "
                 f"({type(error).__name__}: {error}); leave compile out, or change the network"
             ) from error
-        self.seconds = time.perf_counter() - start
+        self.seconds += time.perf_counter() - start
         return found
 
     def _gradient(self, parameter: Tensor) -> Tensor:
@@ -118,12 +136,15 @@ class CompiledGradient:
             known = self._kept[id(parameter)] = (parameter, torch.empty_like(parameter))
         return known[1]
 
-    def _compiled(self, networks: Sequence[nn.Module]) -> Callable[..., tuple[Tensor, ...]]:
+    def _compiled(
+        self, networks: Sequence[nn.Module], adam: tuple[float, float, float] | None
+    ) -> Callable[..., tuple[Tensor, ...]]:
+        """A function of the networks' tensors, the inputs and what it changes: gradients, or Adam's state."""
         plan, max_norm = _Plan(self.loss, networks), self.max_norm
         names = [[name for name, _ in each.named_parameters()] for each in plan.networks]
 
-        def gradient(
-            tensors: list[list[Tensor]], gradients: list[Tensor], inputs: tuple[Any, ...]
+        def step(
+            tensors: list[list[Tensor]], inputs: tuple[Any, ...], changed: list[Any]
         ) -> tuple[Tensor, ...]:
             def loss(first: list[Tensor]) -> tuple[Tensor, tuple[Tensor, ...]]:
                 given = [first, *tensors[1:]]
@@ -140,25 +161,84 @@ class CompiledGradient:
             if max_norm is not None:  # as torch.nn.utils.clip_grad_norm_ does it
                 factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
                 found = [g * factor for g in found]
-            for kept, new in zip(gradients, found, strict=True):
-                kept.copy_(new)
-            return value, norm, *further
+            if adam is not None:
+                finite = value.isfinite() & norm.isfinite()
+                means, squares, steps, rate = changed
+                _adam_step(tensors[0], found, means, squares, steps, rate, *adam, finite=finite)
+            else:
+                for kept, new in zip(changed, found, strict=True):
+                    kept.copy_(new)
+            return torch.where(norm.isfinite(), value, norm.to(value)), *further
 
-        if BACKEND is None:
-            return gradient
-        options: dict[str, Any] = {"fullgraph": True, "dynamic": False, "backend": BACKEND}
-        if BACKEND == "inductor" and next(networks[0].parameters()).device.type == "cpu":
-            options["options"] = {"cpp_wrapper": True}  # calls its kernels from C++
-        if "isolate_recompiles" in inspect.signature(torch.compile).parameters:
-            options["isolate_recompiles"] = True  # else agents of one process count as one function
-        return torch.compile(gradient, **options)
+        return _with_torch_compile(step, next(networks[0].parameters()).device)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_function": None, "_active": [], "_kept": {}}
+        return {**self.__dict__, "_functions": {}, "_active": [], "_kept": {}}
 
     def __repr__(self) -> str:
-        done = "not compiled yet" if self._function is None else f"compiled in {self.seconds:.0f} s"
-        return f"CompiledGradient({self.name}, {done})"
+        done = f"compiled in {self.seconds:.0f} s" if self._functions else "not compiled yet"
+        return f"CompiledStep({self.name}, {done})"
+
+
+def _adam_step(
+    parameters: list[Tensor],
+    gradients: Sequence[Tensor],
+    means: list[Tensor],
+    squares: list[Tensor],
+    steps: list[Tensor],
+    rate: Tensor,
+    beta: float,
+    beta_of_squares: float,
+    eps: float,
+    *,
+    finite: Tensor,
+) -> None:
+    """Adam in place, as ``torch.optim.Adam`` without weight decay; nothing changes unless ``finite``."""
+    for parameter, gradient, mean, square, step in zip(
+        parameters, gradients, means, squares, steps, strict=True
+    ):
+        count = step.double() + 1.0
+        new = torch.lerp(mean, gradient, 1.0 - beta)
+        new_square = beta_of_squares * square + (1.0 - beta_of_squares) * gradient.square()
+        correction = (1.0 - beta_of_squares**count).sqrt().to(parameter.dtype)
+        size = (rate / (1.0 - beta**count)).to(parameter.dtype)
+        moved = parameter - size * new / (new_square.sqrt() / correction + eps)
+        for old, value in ((parameter, moved), (mean, new), (square, new_square), (step, count.to(step))):
+            old.copy_(torch.where(finite, value, old))
+
+
+def _plain_adam(optimizer: Optimizer) -> dict[str, Any] | None:
+    """The settings of an Adam whose step may be made elsewhere: nothing that hangs on it needs a gradient."""
+    if type(optimizer) is not torch.optim.Adam or len(optimizer.param_groups) != 1:
+        return None
+    (group,) = optimizer.param_groups
+    plain = not (group["weight_decay"] or group["amsgrad"] or group["maximize"])
+    hooks = optimizer._optimizer_step_pre_hooks.values()
+    free = all(getattr(getattr(hook, "__self__", None), "needs_no_gradient", False) for hook in hooks)
+    # a learning-rate scheduler counts steps by a patch of its optimizer's
+    if not (plain and free) or optimizer._optimizer_step_post_hooks or "step" in vars(optimizer):
+        return None
+    return None if isinstance(group["lr"], Tensor) else group
+
+
+def _state_of(optimizer: Optimizer, parameter: Tensor) -> dict[str, Tensor]:
+    state: dict[str, Tensor] = optimizer.state[parameter]
+    if not state:  # as Adam begins
+        state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
+        state["exp_avg"] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
+        state["exp_avg_sq"] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
+    return state
+
+
+def _with_torch_compile(function: Callable[..., Any], device: torch.device) -> Callable[..., Any]:
+    if BACKEND is None:
+        return function
+    options: dict[str, Any] = {"fullgraph": True, "dynamic": False, "backend": BACKEND}
+    if BACKEND == "inductor" and device.type == "cpu":
+        options["options"] = {"cpp_wrapper": True}  # calls its kernels from C++
+    if "isolate_recompiles" in inspect.signature(torch.compile).parameters:
+        options["isolate_recompiles"] = True  # else agents of one process count as one function
+    return torch.compile(function, **options)
 
 
 class _Plan(nn.Module):

@@ -18,7 +18,7 @@ from owlrl.describe.q_learner import QLearner
 from owlrl.errors import NonFiniteError, OwlTypeError, OwlValueError, raise_problems
 from owlrl.heads import MultiHeadQ
 from owlrl.heads.modes import eval_mode, parameters_of
-from owlrl.learners.compiled import CompiledGradient, check_compiles
+from owlrl.learners.compiled import CompiledStep, check_compiles
 from owlrl.learners.config import FAST, DQNConfig
 from owlrl.learners.encoders import GridMLP, check_cells, default_trunk
 from owlrl.learners.loop import EpsilonSchedule, LearningLoop, TaskLoop, flushed_denormals
@@ -119,10 +119,10 @@ class DQN(LearningLoop):
         self.target = copy.deepcopy(self.q)
         self.optimizer = torch.optim.Adam(self.q.parameters(), lr=config.learning_rate, fused=True)
         self._loss = partial(_td_loss, double=config.double)
-        self._compiled: CompiledGradient | None = None
+        self._compiled: CompiledStep | None = None
         if compile:
             check_compiles("DQN", [self.q], self.device)
-            self._compiled = CompiledGradient(self._loss, max_norm=config.max_grad_norm)
+            self._compiled = CompiledStep(self._loss, max_norm=config.max_grad_norm)
 
     def explore(self, observation: np.ndarray, epsilon: float) -> np.ndarray:
         """Greedy actions (E,) for E observations; each is random instead with chance ``epsilon``."""
@@ -159,11 +159,10 @@ class DQN(LearningLoop):
 
     def _update(self, batch: Transitions) -> float:
         batch = batch.to(self.device)
-        loss, error = self._backward(batch, self.head_of(batch))
+        loss, error = self._step(batch, self.head_of(batch))
         number = float(loss)
         if not np.isfinite(number):
             raise NonFiniteError(f"DQN: task {batch.task!r}, update {self.updates + 1}: the loss is {number}")
-        self.optimizer.step()
         if batch.weight is not None and batch.index is not None:
             self.replay.update_priorities(batch.index, error.abs().cpu())
         self.updates += 1
@@ -171,8 +170,8 @@ class DQN(LearningLoop):
             self._move_target()
         return number
 
-    def _backward(self, batch: Transitions, head: int | None) -> tuple[Tensor, Tensor]:
-        """Loss and TD errors of a batch; its clipped gradient is in place."""
+    def _step(self, batch: Transitions, head: int | None) -> tuple[Tensor, Tensor]:
+        """One gradient step, none if the loss is not finite; the loss and the TD errors."""
         rows = (
             _cast(batch.observation),
             batch.action,
@@ -183,12 +182,14 @@ class DQN(LearningLoop):
             batch.weight,
         )
         if self._compiled is not None:
-            loss, _, error = self._compiled(self.optimizer, [self.q, self.target], *rows, head=head)
+            loss, error = self._compiled(self.optimizer, [self.q, self.target], *rows, head=head)
             return loss, error
         loss, error = self._loss(partial(self.q, head=head), partial(self.target, head=head), *rows)
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        clip_grad_norm_(parameters_of(self.q), self.config.max_grad_norm)
+        if loss.detach().isfinite():
+            self.optimizer.zero_grad(set_to_none=True)
+            loss.backward()  # type: ignore[no-untyped-call]
+            clip_grad_norm_(parameters_of(self.q), self.config.max_grad_norm)
+            self.optimizer.step()
         return loss.detach(), error.detach()
 
     def _act(self, observation: np.ndarray, *, random: bool) -> np.ndarray:

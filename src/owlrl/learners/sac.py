@@ -19,7 +19,7 @@ from owlrl.describe.temperature import TaskTemperature
 from owlrl.describe.trained import Trained
 from owlrl.errors import NonFiniteError, OwlTypeError, OwlValueError
 from owlrl.gaussian import gaussian_nll
-from owlrl.learners.compiled import CompiledGradient, check_compiles
+from owlrl.learners.compiled import CompiledStep, check_compiles
 from owlrl.learners.config import SAC_FAST, SACConfig
 from owlrl.learners.gaussian import GaussianActor, GaussianCritics
 from owlrl.learners.loop import LearningLoop, TaskLoop, flushed_denormals
@@ -94,12 +94,12 @@ class SAC(LearningLoop):
         self._generator = torch.Generator(self.device)
         self._generator.manual_seed(int(self._rng.integers(2**62)))
         self._critic_loss = partial(_critic_loss, apart=config.mean_loss == "squared")
-        self._compiled: dict[str, CompiledGradient] = {}
+        self._compiled: dict[str, CompiledStep] = {}
         if compile:
             check_compiles("SAC", [self.actor, self.critics], self.device)
             self._compiled = {
-                "critic": CompiledGradient(self._critic_loss),
-                "actor": CompiledGradient(_actor_loss),
+                "critic": CompiledStep(self._critic_loss),
+                "actor": CompiledStep(_actor_loss),
             }
         self._average: dict[str, Tensor] = {}  # of the policy's iterates in this task
         self._averaged = 0  # how many they are
@@ -158,14 +158,12 @@ class SAC(LearningLoop):
             batch.weight,
         )
         networks = [self.critics, self.actor, self.targets]
-        loss, error = self._backward("critic", self._critic_loss, networks, *rows, noise[0], price)
+        loss, error = self._step("critic", self._critic_loss, networks, *rows, noise[0], price)
         found = {"alpha": alpha, "critic": self._finite(batch, "critic loss", loss.item())}
-        self.critic_optimizer.step()
-        loss, log_prob = self._backward(
+        loss, log_prob = self._step(
             "actor", _actor_loss, networks[1::-1], observation, batch.weight, noise[1], price
         )
         found["actor"] = self._finite(batch, "actor loss", loss.item())
-        self.actor_optimizer.step()
         self._update_alpha(log_prob)
         self._move_targets()
         if batch.weight is not None and batch.index is not None:
@@ -175,20 +173,22 @@ class SAC(LearningLoop):
             self._move_average()
         return found
 
-    def _backward(
+    def _step(
         self, name: str, loss: Callable[..., tuple[Tensor, Tensor]], networks: list[Any], *inputs: Any
     ) -> tuple[Tensor, Tensor]:
-        """A loss and what comes with it; the gradient of the first network is in place."""
+        """One gradient step of the first network, none if the loss is not finite; what the loss gave."""
         optimizer = self.critic_optimizer if name == "critic" else self.actor_optimizer
         if name in self._compiled:
-            value, _, further = self._compiled[name](optimizer, networks, *inputs)
+            value, further = self._compiled[name](optimizer, networks, *inputs)
             return value, further
         value, further = loss(*networks, *inputs)
-        own = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        for parameter in own:
-            parameter.grad = None
-        # to its own parameters only: the policy's loss costs the critics no gradient
-        value.backward(inputs=own)  # type: ignore[no-untyped-call]
+        if value.detach().isfinite():
+            own = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+            for parameter in own:
+                parameter.grad = None
+            # to its own parameters only: the policy's loss costs the critics no gradient
+            value.backward(inputs=own)  # type: ignore[no-untyped-call]
+            optimizer.step()
         return value.detach(), further.detach()
 
     def loop_state(self) -> dict[str, Any]:
