@@ -119,10 +119,9 @@ class DQN(LearningLoop):
         self.target = copy.deepcopy(self.q)
         self.optimizer = torch.optim.Adam(self.q.parameters(), lr=config.learning_rate, fused=True)
         self._loss = partial(_td_loss, double=config.double)
-        self._compiled: CompiledStep | None = None
         if compile:
             check_compiles("DQN", [self.q], self.device)
-            self._compiled = CompiledStep(self._loss, max_norm=config.max_grad_norm)
+            self._compiled["q"] = CompiledStep(self._loss, max_norm=config.max_grad_norm)
 
     def explore(self, observation: np.ndarray, epsilon: float) -> np.ndarray:
         """Greedy actions (E,) for E observations; each is random instead with chance ``epsilon``."""
@@ -181,8 +180,8 @@ class DQN(LearningLoop):
             batch.discount,
             batch.weight,
         )
-        if self._compiled is not None:
-            loss, error = self._compiled(self.optimizer, [self.q, self.target], *rows, head=head)
+        if "q" in self._compiled:
+            loss, error = self._compiled["q"](self.optimizer, [self.q, self.target], *rows, head=head)
             return loss, error
         loss, error = self._loss(partial(self.q, head=head), partial(self.target, head=head), *rows)
         if loss.detach().isfinite():
