@@ -1,10 +1,11 @@
-"""Long uses: memory and file handles stay flat, no foreign row is drawn, acting beside training changes nothing."""
+"""Long uses: flat memory, no foreign row, acting beside training, numbers that are not finite."""
 
 from __future__ import annotations
 
 import os
 import random
 import threading
+import time
 from collections import deque
 from pathlib import Path
 from typing import Any
@@ -174,6 +175,9 @@ def threads(count: int, rng: random.Random, directory: Path) -> Outcome:
         actors = [threading.Thread(target=act, args=(k,)) for k in range(3)] if beside else []
         for actor in actors:
             actor.start()
+        until = time.monotonic() + 60.0
+        while actors and not all(acts) and not failed and time.monotonic() < until:
+            time.sleep(0.01)
         try:
             with owl.task("a"):
                 train(script, Signs(0), count)

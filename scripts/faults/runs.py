@@ -1,4 +1,4 @@
-"""Runs that are killed and gone on with: learners of every kind, ``owlrl train``, ``reproduce``, Dask workers."""
+"""Runs that are killed and gone on with: learners of every kind, ``owlrl train``, ``reproduce``, Dask."""
 
 from __future__ import annotations
 
