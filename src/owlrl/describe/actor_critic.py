@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from owlrl._arguments import Arguments
-from owlrl.describe._base import DescribedLearner, Preprocess, answer
+from owlrl.describe.base import DescribedLearner, Preprocess
 from owlrl.describe.outputs import (
     CriticOutput,
     Deterministic,
@@ -179,9 +179,7 @@ evidence=ModelEvidence, replay=ListReplay, tasks=[])
 
     def act(self, observation: Tensor, heads: Tensor | int) -> Tensor:
         """Greedy actions (B, A), row ``b`` by head ``heads[b]``, or all by one head."""
-        actor = self._trained["actor"].heads
-        with torch.no_grad(), eval_mode(actor.module):
-            return self._distribution.greedy(answer(actor, heads, self.prepare(observation)))
+        return self._distribution.greedy(self.ask("actor", heads, self.prepare(observation)))
 
     def values(self, observation: Tensor) -> Tensor:
         """The value of every head's greedy action, the least among its critics, (H, B)."""
