@@ -29,6 +29,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 import xml.etree.ElementTree as ElementTree
 from collections import defaultdict
 from collections.abc import Iterator
@@ -59,6 +60,7 @@ PARTS = (  # of the tests: those of the strata and those that use them most, in 
     ("tests/evidence", "src/owlrl/evidence", "tests/describe", "tests/acting"),
     ("tests/test_wrapper.py", "src/owlrl/wrapper*.py", "tests/adapters/*.py", "tests/test_autosave.py"),
 )
+FIRST = 12  # tests that are tried before all the others are collected
 BUDGET = 15.0  # seconds of tests per mutant
 PATIENCE = 60.0  # seconds more than expected until a mutant counts as endless
 NO_CHANGE = ("Eq_Is", "Is_Eq", "NotEq_IsNot", "IsNot_NotEq")
@@ -279,7 +281,11 @@ def _in_child(copy: Path, tests: list[str]) -> None:
         listed = copy / "chosen.txt"
         listed.write_text("\n".join(tests))
         code = int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "--no-header", f"@{listed}"]))
+    except BaseException:
+        traceback.print_exc()
     finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
         os._exit(code)
 
 
@@ -290,7 +296,10 @@ def _outcome(child: int, limit: float) -> str:
         if done:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child, signal.SIGKILL)  # what its tests started
-            return "survived" if os.waitstatus_to_exitcode(status) == 0 else "killed"
+            code = os.waitstatus_to_exitcode(status)
+            if code in (3, 5):
+                raise SystemExit(f"pytest ended with {code}, an error of its own; see mutant.log in the copy")
+            return "survived" if code == 0 else "killed"
         time.sleep(0.02)
     os.killpg(child, signal.SIGKILL)
     os.waitpid(child, 0)
@@ -328,24 +337,32 @@ def run(directory: Path | None) -> None:
     with copied_checkout(directory) as copy:
         cover(copy)
         by_line, seconds = covering(copy), times_of(copy)
+        # not hypothesis: pytest wants to be the one who imports it
         import gymnasium
-        import hypothesis
         import numpy
-        import pytest
         import sb3_contrib
         import stable_baselines3
         import torch
 
-        assert all((gymnasium, hypothesis, numpy, pytest, sb3_contrib, stable_baselines3))
+        assert all((gymnasium, numpy, sb3_contrib, stable_baselines3))
         assert "owlrl" not in sys.modules
         torch.set_num_threads(1)
+        sound: set[str] = set()
         for number, mutant in enumerate(mutants):
             key = key_of(mutant)
             if results.get(key, {}).get("outcome") in ("killed", "endless"):
                 continue
             tests = chosen_tests(mutant, by_line, seconds)
+            if tests and mutant["stratum"] not in sound:  # the same way, without a mutation
+                unchanged = run_mutant(copy, {**mutant, "after": mutant["before"]}, tests, seconds)
+                if unchanged != "survived":
+                    raise SystemExit(f"without a mutant its tests fail, too: see {copy / 'mutant.log'}")
+                sound.add(mutant["stratum"])
             begun = time.monotonic()
-            outcome = run_mutant(copy, mutant, tests, seconds)
+            for count in sorted({min(FIRST, len(tests)), len(tests)}):
+                outcome = run_mutant(copy, mutant, tests[:count], seconds)
+                if outcome != "survived":
+                    break
             results[key] = {**results.get(key, {}), "outcome": outcome, "tests": len(tests)}
             RESULTS.write_text(json.dumps(results, indent=1) + "\n")
             where = f"{mutant['path']}:{mutant['line']}"

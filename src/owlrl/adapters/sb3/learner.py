@@ -26,7 +26,7 @@ from owlrl.describe.outputs import ActionBox, Deterministic, ScaledActions, Tanh
 from owlrl.describe.q_learner import QLearner
 from owlrl.describe.trained import Trained, kind_of
 from owlrl.errors import OwlTypeError, OwlValueError
-from owlrl.heads.view import NetworkView
+from owlrl.heads.promote import NetworkView
 from owlrl.memory import Scaling
 from owlrl.protocols import Consolidation, MultiHead, Stateful
 from owlrl.types import Transitions
@@ -148,6 +148,10 @@ class SB3Learner:
         What is saved there can be gone on from exactly: ``learn`` begins with a rollout.
         """
         return self._rollouts.at_start(callback)
+
+    def when_whole(self, key: str, action: Callable[[], None]) -> None:
+        """Run ``action()`` now, or in a callback of ``learn`` at the next border (`Rollouts.when_whole`)."""
+        self._rollouts.when_whole(key, action)
 
     def record(self, numbers: Mapping[str, float]) -> None:
         """Write numbers to the model's logger under ``owl/``, if it has one yet (``learn`` makes it)."""
