@@ -127,7 +127,7 @@ with warnings.catch_warnings():
 study.figure()
 
 # %% [markdown]
-# How to read it. A panel is a task, the bands say which task was in training. A line that falls to the right of its band was *forgotten*. One that never rises was *not learned*: look at `alone` (dotted),
+# How to read it. A panel is a task, the bands say which task was in training. A line that falls to the right of its band was *forgotten*. One that never rises was *not learned*: look at `alone` (dashed),
 # which says what the learner can do at all. Crosses are scores with the task unknown: far below the line, the task was *not recognised*.
 #
 # The same in words, one verdict per method and task:
