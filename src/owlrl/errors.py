@@ -73,7 +73,7 @@ def install_hint(extra: str) -> str:
 
     >>> from owlrl.errors import install_hint
     >>> install_hint("cli")
-    'pip install "joblib>=1.4" "tqdm>=4.66" "tyro>=0.9.2"'
+    'pip install "joblib>=1.4" "tqdm>=4.66" "tyro>=0.9.14"'
     """
     try:
         wanted = importlib.metadata.requires("owlrl") or []
