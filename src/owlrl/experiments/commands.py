@@ -270,6 +270,8 @@ class Compare:
     """processes of this machine, or a Dask cluster (which executes what it is sent)"""
     scheduler: str | None = None
     """address of the cluster's scheduler, e.g. tcp://host:8786"""
+    save_every: float | None = None
+    """seconds of each run's work that a kill may cost; 60 if neither is given"""
 
     def __call__(self) -> int:
         """Run what is missing, print table and verdicts, write the report; 1 if a run failed."""
@@ -283,6 +285,7 @@ class Compare:
             output=output,
             backend=self.backend,
             scheduler=self.scheduler,
+            save_every=self.save_every,
         )
         print(study.table())
         print(*study.verdicts(), "", *study.notes(), sep="\n")
