@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,9 +15,6 @@ from owlrl.changes import Change, ChangeFinder, Contradiction, Detector
 from owlrl.changes.steps import remembered
 from owlrl.errors import OwlStateError, OwlValueError, raise_problems
 from owlrl.types import Transitions
-
-if TYPE_CHECKING:
-    from owlrl.wrapper import OwlWrapper
 
 __all__ = ["Event", "Stream", "Streaming"]
 
@@ -71,7 +68,7 @@ class Stream:
     Stream(task='task 0', 1500 rows, 0 changes)
     """
 
-    def __init__(self, owl: OwlWrapper, detector: Detector | None = None) -> None:
+    def __init__(self, owl: Any, detector: Detector | None = None) -> None:
         self._owl = owl
         self.finder = ChangeFinder(Contradiction() if detector is None else detector)
         self.events: list[Event] = []
@@ -136,10 +133,9 @@ class Stream:
         rows = memory.take_back(min(found.rows, memory.quarantined))
         new = found.to is None
         to = self._name() if found.to is None else found.to
-        assert owl.replay is not None
         staying = getattr(owl.learner, "staying", nullcontext)
         with staying():
-            moved = owl.replay.take_back(rows)  # type: ignore[attr-defined]  # looked for at the start
+            moved = owl.replay.take_back(rows)
             if found.merged or not memory.seen:
                 self._leave_nothing(left)
             else:
@@ -149,7 +145,7 @@ class Stream:
             old.steps += owl._guard.end()
             record = owl._record(to, None)
             owl._enter(to, record)
-            owl.replay.put(moved)  # type: ignore[attr-defined]
+            owl.replay.put(moved)
         owl.memory[to].add(rows)
         self.enter(to, new=new)
         event = Event(self.rows, left, to, new, found.confidence, len(rows), found.merged)
