@@ -125,6 +125,13 @@ def sb3(kind: str, tasks: Tasks, steps: int, seed: int, **changes: Any) -> tuple
     return owl, side_by_side(tasks), learn
 
 
+def sb3_dqn(seed: int, factor: float = 1.0, **changes: Any) -> tuple[OwlWrapper, Tasks, Learn]:
+    """A DQN whose bare model learns CartPole at all three scales of rewards: large steps that fall to zero."""
+    settings = {"learning_rate": lambda left: 5e-3 * left, "gamma": 0.98}
+    slow = {"tau": 0.01, "target_update_interval": 1}
+    return sb3("dqn", cartpoles(factor), 30_000, seed, **settings, **slow, **changes)
+
+
 def script(seed: int) -> tuple[OwlWrapper, Tasks, Learn]:
     """The single-file DQN of the examples, its loop unchanged."""
     own = load(ROOT.parent / "examples" / "cleanrl_style_dqn_owl.py")
@@ -154,11 +161,11 @@ CASES: dict[str, tuple[Callable[[int], tuple[OwlWrapper, Tasks, Learn]], float |
     "pendulum-own-sac": (own_sac, None),
     "pendulum-sb3-sac": (lambda seed: sb3("sac", pendulums(), 4_000, seed), None),
     "pendulum-sb3-td3": (lambda seed: sb3("td3", pendulums(), 4_000, seed), None),
-    "cartpole-sb3-dqn": (lambda seed: sb3("dqn", cartpoles(), 30_000, seed), 200.0),
+    "cartpole-sb3-dqn": (sb3_dqn, 200.0),
     "cartpole-script": (script, 200.0),
-    "cartpole-half-buffer": (lambda seed: sb3("dqn", cartpoles(), 30_000, seed, buffer_size=15_000), 200.0),
-    "cartpole-rewards-x0.01": (lambda seed: sb3("dqn", cartpoles(0.01), 30_000, seed), 2.0),
-    "cartpole-rewards-x100": (lambda seed: sb3("dqn", cartpoles(100.0), 30_000, seed), 20_000.0),
+    "cartpole-half-buffer": (lambda seed: sb3_dqn(seed, buffer_size=15_000), 200.0),
+    "cartpole-rewards-x0.01": (lambda seed: sb3_dqn(seed, 0.01), 2.0),
+    "cartpole-rewards-x100": (lambda seed: sb3_dqn(seed, 100.0), 20_000.0),
     "pendulum-rewards-x0.01": (lambda seed: sb3("sac", pendulums(0.01), 4_000, seed), None),
     "pendulum-rewards-x100": (lambda seed: sb3("sac", pendulums(100.0), 4_000, seed), None),
 }
