@@ -1,4 +1,4 @@
-"""Put what ``owlrl reproduce`` prints into docs/results.md, below each of its commands.
+"""Put what ``owlrl reproduce`` prints into the pages of docs/results, below each of its commands.
 
 Run from the root of the checkout after new runs: ``python -m scripts.results_page``. A block
 
@@ -6,33 +6,37 @@ Run from the root of the checkout after new runs: ``python -m scripts.results_pa
     owlrl reproduce NAME --seeds N --jobs 2 --output DIRECTORY
     ```
 
+    <details>
+    <summary>...</summary>
+
     <!-- printed -->
     ...
     <!-- end -->
 
-is filled from the results in the directory; the tests compare the page with it. The table of the bare call is
-what ``python benchmarks/defaults.py --table`` prints.
+is filled from the results in the directory; the tests compare the pages with it. Headings of the
+tables are set in bold, since what is folded away has no place in a table of contents. The table of the bare
+call is what ``python benchmarks/defaults.py --table`` prints; the summary is that of ``scripts.figures``.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from functools import cache
-from pathlib import Path
 
 from benchmarks.defaults import RESULTS as DEFAULTS
 from benchmarks.defaults import table as defaults_table
-from owlrl.experiments import Result, load_results, study_runs, study_table
+from owlrl.experiments import study_runs, study_table
+from scripts.figures import summary_table
+from scripts.results_data import ROOT, results_in
 
-ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "results.md"
+PAGES = sorted((ROOT / "docs" / "results").glob("*.md"))
 PRINTED = re.compile(
     r"```bash\nowlrl reproduce (?P<study>\S+) --seeds (?P<seeds>\d+) --jobs 2 --output (?P<directory>\S+)\n"
-    r"```\n\n<!-- printed -->\n(?P<tables>.*?)<!-- end -->",
+    r"```\n\n<details>\n<summary>[^\n]*</summary>\n\n<!-- printed -->\n(?P<tables>.*?)<!-- end -->",
     re.DOTALL,
 )
 
+SUMMARY = re.compile(r"<!-- summary(?P<studies>[^>]*) -->\n(?P<table>.*?)<!-- end summary -->", re.DOTALL)
 BARE_CALL = re.compile(r"<!-- defaults -->\n(?P<table>.*?)<!-- end defaults -->", re.DOTALL)
 
 
@@ -42,16 +46,17 @@ def bare_call() -> str:
     return defaults_table(json.loads(file.read_text(encoding="utf-8")) for file in files)
 
 
-@cache
-def results_in(directory: str) -> list[Result]:
-    """All results of a directory, read once."""
-    return list(load_results(ROOT / directory))
-
-
 def printed(command: re.Match[str]) -> str:
     """What the command prints when all of its runs are there."""
     runs = study_runs(command["study"], seeds=int(command["seeds"]))
-    return study_table(runs, results_in(command["directory"]))
+    tables = study_table(runs, results_in(command["directory"]))
+    return re.sub(r"^### (.*)$", r"**\1**", tables, flags=re.MULTILINE)
+
+
+def summed_up(found: re.Match[str]) -> str:
+    """The rows of the studies that the block names, or of all."""
+    studies = found["studies"]
+    return f"<!-- summary{studies} -->\n{summary_table(*studies.split())}\n<!-- end summary -->"
 
 
 def filled(page: str) -> str:
@@ -62,9 +67,11 @@ def filled(page: str) -> str:
         before, after = match.start("tables") - start, match.end("tables") - start
         return f"{head[:before]}\n{printed(match)}\n{head[after:]}"
 
+    page = SUMMARY.sub(summed_up, page)
     page = BARE_CALL.sub(lambda _: f"<!-- defaults -->\n{bare_call()}\n<!-- end defaults -->", page)
     return PRINTED.sub(fill, page)
 
 
 if __name__ == "__main__":  # python -m scripts.results_page
-    PAGE.write_text(filled(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    for file in PAGES:
+        file.write_text(filled(file.read_text(encoding="utf-8")), encoding="utf-8")

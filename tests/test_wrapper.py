@@ -22,7 +22,9 @@ from owlrl import (
 )
 from owlrl.errors import NonFiniteError, OwlError, OwlStateError, OwlTypeError, OwlValueError
 from owlrl.td import taken
+from tests import own_actor_critic
 from tests.own_dqn import SIZE, Signs, make_replay, make_script, score, train
+from tests.rows import rows_of
 
 TASKS = {"same": Signs(0), "next": Signs(1)}
 
@@ -874,7 +876,7 @@ def test_what_a_learner_knew_before_is_adopted_without_training(source):
     train(script, TASKS["same"])
     known = weights(script)
     owl = OwlWrapper(script.learner(), seed=0)
-    given = {"rows": script.replay.sample_distinct(500)} if source == "rows" else {"env": TASKS["same"]}
+    given = {"rows": rows_of(script.replay)} if source == "rows" else {"env": TASKS["same"]}
     owl.adopt("same", **given)
     assert equal(weights(script), known)
     with owl.task("next"):
@@ -921,7 +923,7 @@ def test_threads_may_act_beside_training():
     def act(shift: int) -> None:
         policy = owl.policy(OracleSelector(shift))
         policy.reset(num_envs=SIZE)
-        while not stop.is_set():
+        while not stop.wait(1e-3):  # long enough for training to get its turn
             if (policy.act(signs) != (np.arange(SIZE) + shift) % SIZE).any():
                 wrong.append(shift)
 
@@ -973,6 +975,24 @@ def test_a_task_is_exported_as_a_program_without_owlrl(kind, tmp_path):
         module = torch.export.load(tmp_path / f"{name}.pt2").module()
         assert module(signs).tolist() == [(k + shift) % SIZE for k in range(SIZE)]
         assert module(signs[:1]).shape == (1,)
+        # its own head's weights and the trunk's, and no other head's
+        network = owl.learner.networks["q"]
+        own = {**network.shared_parameters(), **network.head_parameters(owl.tasks[name].head)}
+        assert {key.removeprefix("networks.0.") for key in program.state_dict} == set(own)
+        assert all(torch.equal(program.state_dict[f"networks.0.{key}"], own[key]) for key in own)
+
+
+def test_a_program_of_an_actor_has_no_critics():
+    script = own_actor_critic.make_script("sac")
+    owl, x = OwlWrapper(script.learner()), torch.rand(8, 2)
+    for name in ("a", "b"):
+        with owl.task(name):
+            for row in x.numpy():
+                owl.replay.add(row, np.zeros(1, np.float32), 0.0, row, False, False)
+    program = owl.export("b", np.zeros(2, np.float32))
+    assert {key.split(".")[2] for key in program.state_dict} >= {"body", "mean"}
+    assert not [key for key in program.state_dict if "mean.weight" in key]  # that of head 0
+    torch.testing.assert_close(program.module()(x), owl.learner.act(x, 1))
 
 
 def test_evaluation_takes_an_id_and_looks_at_the_spaces_first():

@@ -13,9 +13,10 @@ from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
 from owlrl import DistillationRegularizer, OwlWrapper, check_learner
 from owlrl.adapters.buffers import BufferReplay, valid_steps
 from owlrl.describe.given import as_replay
-from owlrl.errors import OwlStateError, OwlValueError
+from owlrl.errors import NonFiniteError, OwlStateError, OwlValueError
 from tests import own_actor_critic
 from tests.adapters.cleanrl import CopiedBuffer, make_script, score, train
+from tests.rows import rows_of
 
 BOX, PUSH = spaces.Box(-1.0, 1.0, (2,), np.float32), spaces.Box(-2.0, 2.0, (1,), np.float32)
 
@@ -89,7 +90,7 @@ def test_an_actor_with_critics_has_such_a_buffer_too():
         for _ in range(30):
             seen, action = rng.uniform(-1, 1, (2, 1, 2)), rng.uniform(-2, 2, (1, 1))
             rb.add(seen[0], seen[1], action, np.array([1.0]), np.array([False]), [{}])
-    rows = owl.replay.sample_distinct(30)
+    rows = rows_of(owl.replay)
     assert rows.action.shape == (30, 1)
     assert rows.action.abs().max() > 1.0  # as the script stores them: in the environment's units
     assert owl.learner.td_errors(rows, np.array([0])).shape == (1, 30)
@@ -100,7 +101,7 @@ def test_an_actor_with_critics_has_such_a_buffer_too():
 def test_rows_come_out_as_they_went_in(n_envs, rows):
     buffer = filled(rows, size=20 * n_envs, n_envs=n_envs)
     replay = BufferReplay(buffer, gamma=0.5, seed=0)
-    got = replay.sample_distinct(1_000)
+    got = rows_of(replay)
     first = max(0, rows - 20)
     assert len(replay) == len(got) == (rows - first) * n_envs
     step = got.reward.floor()
@@ -110,8 +111,6 @@ def test_rows_come_out_as_they_went_in(n_envs, rows):
     assert got.action.dtype == torch.int64 and torch.equal(got.action, (step % 5).long())
     assert torch.equal(got.terminated, step % 4 == 3)
     assert torch.equal(got.discount, torch.full((len(got),), 0.5))
-    few = replay.sample_distinct(5)
-    assert len(set(few.reward.tolist())) == 5
     assert set(replay.sample(50).reward.tolist()) <= set(got.reward.tolist())
 
 
@@ -121,15 +120,13 @@ def test_a_task_comes_back_with_its_last_rows(tells, saves):
     replay = BufferReplay(buffer, warm_start=6)
     replay.begin_task("a")
     add(buffer, range(10))
-    before = replay.sample_distinct(6)
-    assert len(before) == 6
     replay.end_task()
     replay.begin_task("b")
     assert replay.buffer is buffer
     assert len(replay) == 0
     add(buffer, [40])
     replay.begin_task("a")
-    got = replay.sample_distinct(100)
+    got = rows_of(replay)
     assert got.reward.tolist() == [4.0, 5.0, 6.0, 7.0, 8.0, 9.0]
     expected = [False, False, False, True, False, saves]  # where rows hang together the last must end
     assert got.terminated.tolist() == expected
@@ -148,7 +145,6 @@ def test_nothing_is_kept_without_warm_start():
 def test_drawing_leaves_the_scripts_random_numbers_alone():
     replay, before = BufferReplay(filled()), repr(np.random.get_state())  # and how far they are drawn
     replay.sample(5)
-    replay.sample_distinct(5)
     assert repr(np.random.get_state()) == before
 
 
@@ -340,3 +336,54 @@ def test_outputs_must_fit_the_number_of_actions():
         OwlValueError, match=r"q answers with 55 numbers for 4 actions; .* mean over the atoms"
     ):
         check_learner(script.learner())
+
+
+@pytest.mark.parametrize("one_ring", [False, True])
+@pytest.mark.parametrize("size", [50, 3_000])  # looked through as a whole, and by position
+@pytest.mark.parametrize("column", ["rewards", "observations", "next_observations"])
+def test_rows_that_are_not_finite_are_found_once_they_are_stored(column, size, one_ring):
+    space = spaces.Box(-9.0, 9.0, (2,), np.float32)
+    options = {"optimize_memory_usage": one_ring, "handle_timeout_termination": False}
+    buffer = ReplayBuffer(size, space, spaces.Discrete(2), n_envs=2, **options)
+    replay = BufferReplay(buffer)
+    replay.begin_task("a")
+    good = {name: np.ones((2, 2), np.float32) for name in ("observations", "next_observations")}
+    good["rewards"] = np.ones(2, np.float32)
+
+    def add(**changes):
+        row = {**good, **changes}
+        done = np.zeros(2)
+        buffer.add(
+            row["observations"], row["next_observations"], np.zeros((2, 1)), row["rewards"], done, [{}] * 2
+        )
+
+    for _ in range(size - 2):  # so that the ring is around its end afterwards
+        add()
+    replay.check_new()
+    for _ in range(5):
+        add()
+        replay.check_new()
+    bad = good[column].copy()
+    bad[1] = np.nan
+    add(**{column: bad})
+    place = 4 if column == "next_observations" and one_ring else 3
+    name = "observation" if one_ring and "obs" in column else column[:-1]
+    for _ in range(2):  # until it is put right
+        with pytest.raises(NonFiniteError, match=f"^{name} is nan at place {place} .*, environment 1;"):
+            replay.check_new()
+    array = buffer.observations if one_ring and "obs" in column else getattr(buffer, column)
+    array[place, 1] = 0.0
+    replay.check_new()
+
+
+def test_large_numbers_are_finite_and_whole_ones_are_not_looked_at():
+    buffer = ReplayBuffer(20_000, spaces.Box(0, 255, (3, 3, 1), np.uint8), spaces.Discrete(2))
+    replay = BufferReplay(buffer)
+    replay.begin_task("a")
+    image = np.full((1, 3, 3, 1), 255, np.uint8)
+    buffer.add(image, image, np.array([1]), np.array([3e38]), np.array([False]), [{}])
+    replay.check_new()
+    with np.errstate(over="ignore"):
+        buffer.add(image, image, np.array([1]), np.array([4e38]), np.array([False]), [{}])
+    with pytest.raises(NonFiniteError, match="reward is inf at place 1"):
+        replay.check_new()

@@ -14,6 +14,7 @@ import torch
 from owlrl.adapters.lists import ListReplay
 from owlrl.errors import NonFiniteError, OwlStateError, OwlTypeError, OwlValueError
 from owlrl.protocols import TaskReplay
+from tests.rows import rows_of
 
 
 def row(number, *ends, dtype=np.float32):
@@ -71,8 +72,7 @@ def test_rows_become_transitions(rows):
         torch.float32,
         torch.bool,
     ]
-    assert replay.sample_distinct(99).observation[:, 0].tolist() == list(range(20))
-    assert len(set(replay.sample_distinct(10).observation[:, 0].tolist())) == 10
+    assert rows_of(replay).observation[:, 0].tolist() == list(range(20))
 
 
 def test_draws_are_uniform():
@@ -85,7 +85,7 @@ def test_draws_are_uniform():
 def test_six_values_tell_terminated_from_truncated(rows):
     replay = ListReplay(rows)
     rows.extend([row(0, True, False), row(1, False, True), row(2, True)])
-    assert replay.sample_distinct(9).terminated.tolist() == [True, False, True]
+    assert rows_of(replay).terminated.tolist() == [True, False, True]
 
 
 def test_tasks_empty_and_refill_the_same_object(rows):
@@ -132,7 +132,7 @@ def test_takes_what_scripts_store():
         named(state, torch.tensor([1]), torch.tensor([0.5]), state, torch.tensor([1.0])),
         [state, np.array([2]), np.array([1.5]), state, np.array([False])],
     ]
-    batch = ListReplay(rows).sample_distinct(2)
+    batch = rows_of(ListReplay(rows))
     assert batch.action.tolist() == [1, 2]
     assert batch.reward.tolist() == [0.5, 1.5]
     assert batch.terminated.tolist() == [True, False]
@@ -229,8 +229,8 @@ def test_rows_that_do_not_fit_are_named(rows, bad, kind, words):
     replay.begin_task("left")
     rows.extend([row(0), bad])
     with pytest.raises(kind) as error:
-        replay.sample_distinct(2)
-    assert str(error.value).startswith("ListReplay.sample_distinct: ")
+        replay.new_rows()
+    assert str(error.value).startswith("ListReplay.new_rows: ")
     assert all(word in str(error.value) for word in words), error.value
 
 
@@ -254,8 +254,6 @@ def test_errors_of_settings_tasks_and_sizes(rows):
         replay.end_task()
     with pytest.raises(OwlStateError, match=r"ListReplay\.sample: 3 rows were asked for and there are 0"):
         replay.sample(3)
-    with pytest.raises(OwlStateError, match="there are 0"):
-        replay.sample_distinct(3)
     with pytest.raises(OwlValueError, match="asked for is 0"):
         replay.sample(0)
 
@@ -427,7 +425,7 @@ def test_rows_with_names_are_read_by_them(kind):
     again.load_state_dict(replay.state_dict())
     names = kind._fields if kind is not Step else [field.name for field in dataclasses.fields(Step)]
     assert all(r._fields == tuple(names) for r in again_rows)  # the script unpacks them in its own order
-    assert torch.equal(again.sample_distinct(6).observation, found.observation)
+    assert torch.equal(rows_of(again).observation, found.observation)
 
 
 Transition = namedtuple("Transition", "state action next_state reward")  # PyTorch's tutorial
@@ -454,3 +452,29 @@ def test_rows_of_another_form_are_shown_at_the_first_look(wrong, shown):
         replay.new_rows()
     assert shown in str(error.value)
     assert "(observation, action, reward, next_observation, done)" in str(error.value)
+
+
+@pytest.mark.parametrize("kind", [list, lambda: deque(maxlen=5)])
+@pytest.mark.parametrize(
+    "wrong", [(2, np.inf), (2, 1e39), (0, np.full(2, np.nan)), (3, torch.full((2,), torch.inf))]
+)
+def test_rows_that_are_not_finite_are_found_once_they_are_stored(kind, wrong):
+    rows = kind()
+    replay = ListReplay(rows)
+    replay.begin_task("a")
+    replay.check_new()
+    for number in range(7):
+        rows.append((np.zeros(2), number, np.float32(number), np.ones(2), False))
+        replay.check_new()
+    bad = [np.zeros(2), 1, 0.5, np.ones(2), False]
+    bad[wrong[0]] = wrong[1]
+    rows.append(tuple(bad))
+    rows.append((np.zeros(2), 1, 0.5, np.ones(2), False))
+    name = ("observation", "", "reward", "next_observation")[wrong[0]]
+    for _ in range(2):
+        with pytest.raises(NonFiniteError, match=f"{name} of row {len(rows) - 2} of task 'a' is not finite"):
+            replay.check_new()
+    del rows[-2]
+    replay.check_new()
+    rows.append("something else")  # which the next look refuses
+    replay.check_new()

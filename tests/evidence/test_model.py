@@ -416,7 +416,8 @@ def test_the_stack_is_kept_and_follows_every_change():
     evidence.forget(1)
     with pytest.raises(OwlStateError, match=r"heads \[1\]"):
         evidence.losses(None, rows, [0, 1])
-    np.testing.assert_array_equal(evidence.losses(None, rows, [0])[0], second[0])
+    # one model or two in a batch: kernels may round differently, depending on the processor
+    np.testing.assert_allclose(evidence.losses(None, rows, [0])[0], second[0], rtol=1e-3)
     evidence.load_state_dict(state)
     np.testing.assert_array_equal(evidence.losses(None, rows, [0, 1]), second)
 

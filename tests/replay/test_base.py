@@ -12,6 +12,7 @@ import torch
 from owlrl.errors import OwlStateError, OwlTypeError, OwlValueError
 from owlrl.protocols import TaskReplay
 from owlrl.replay import PrioritizedSampler, RehearsalReplay, SharedReplay, TaskScopedReplay
+from tests.rows import rows_of
 
 KINDS = [TaskScopedReplay, SharedReplay, RehearsalReplay]
 
@@ -76,8 +77,6 @@ def test_a_batch_larger_than_the_replay_is_refused(kind):
         OwlStateError, match=rf"{kind.__name__}.sample: 1 rows were asked for and there are 0"
     ):
         replay.sample(1)
-    with pytest.raises(OwlStateError, match="sample_distinct: 1 rows were asked for and there are 0"):
-        replay.sample_distinct(1)
     replay.begin_task("left")
     fill(replay, 5)
     replay.sample(5)
@@ -86,29 +85,12 @@ def test_a_batch_larger_than_the_replay_is_refused(kind):
 
 
 @pytest.mark.parametrize("size", [0, -1, True, 2.0, "a", None])
-@pytest.mark.parametrize("method", ["sample", "sample_distinct"])
-def test_a_batch_size_must_be_a_positive_int(size, method):
+def test_a_batch_size_must_be_a_positive_int(size):
     replay = make(TaskScopedReplay)
     fill(replay, 5)
     with pytest.raises(OwlValueError, match=r"the number of rows asked for is .*; expected an int >= 1"):
-        getattr(replay, method)(size)
-    assert len(getattr(replay, method)(np.int64(2))) == 2
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_distinct_rows_are_distinct_and_uniform(kind):
-    replay = make(kind)
-    replay.begin_task("left")
-    fill(replay, 40)
-    rows = replay.sample_distinct(1000).observation.tolist()
-    assert rows == list(range(40))
-    counts = np.zeros(40)
-    for _ in range(500):
-        drawn = replay.sample_distinct(10)
-        assert len(set(drawn.observation.tolist())) == 10
-        counts[drawn.observation.numpy()] += 1
-        assert drawn.weight is None
-    np.testing.assert_allclose(counts / 125, 1.0, atol=5 / np.sqrt(125))
+        replay.sample(size)
+    assert len(replay.sample(np.int64(2))) == 2
 
 
 def test_one_row_at_a_time_needs_one_environment():
@@ -124,7 +106,7 @@ def test_capacity_is_that_of_an_endless_episode_rounded_down_to_the_environments
         now = np.full(3, step)
         replay.add_batch(now, now, np.zeros(3), now + 1, no, no)
     assert len(replay) == 9
-    assert sorted(replay.sample_distinct(99).observation.tolist()) == sorted([17, 18, 19] * 3)
+    assert sorted(rows_of(replay).observation.tolist()) == sorted([17, 18, 19] * 3)
 
 
 def test_the_seed_decides_the_draws():
@@ -231,14 +213,14 @@ def test_a_full_ring_whose_end_is_anywhere_is_loaded():
     fill(replay, 33)
     other = make(TaskScopedReplay, 5)
     other.load_state_dict(replay.state_dict())
-    np.testing.assert_array_equal(other.sample_distinct(9).observation, replay.sample_distinct(9).observation)
+    np.testing.assert_array_equal(rows_of(other).observation, rows_of(replay).observation)
 
 
 def test_distinct_rows_are_single_steps_whatever_n_step_is():
     replay = TaskScopedReplay(20, observation_shape=(), observation_dtype=np.int64, n_step=3, gamma=0.5)
     for step in range(6):
         replay.add(step, 0, float(step), step + 1, False, False)
-    rows = replay.sample_distinct(99)
+    rows = rows_of(replay)
     assert rows.reward.tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
     assert rows.next_observation.tolist() == [1, 2, 3, 4, 5, 6] and set(rows.discount.tolist()) == {0.5}
 
@@ -265,7 +247,7 @@ def test_new_rows_are_those_since_the_last_look(kind):
     replay.begin_task("left")  # what it is refilled with is not new
     assert replay.new_rows() is None
     rows.observation[0] = 777  # a copy
-    assert 777 not in replay.sample_distinct(99).observation.tolist()
+    assert 777 not in rows_of(replay).observation.tolist()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -362,7 +344,7 @@ def test_forgetting_a_task():
     fill(rehearsal, 5)
     state, other = rehearsal.state_dict(), make(RehearsalReplay, sampler=PrioritizedSampler())
     other.load_state_dict(state)
-    drawn = other.sample_distinct(5)
+    drawn = rows_of(other)
     other.update_priorities(drawn.index, np.ones(5))
     assert other.tasks == {"left": 20} and len(other) == 5
     with pytest.raises(OwlStateError, match="rows of all tasks lie in one ring"):

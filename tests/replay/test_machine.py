@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from owlrl.replay import PrioritizedSampler, RewardBalancedSampler, TaskScopedReplay, UniformSampler
 from owlrl.replay.ring import fair_shares
 from tests.replay.oracle import Lane, Step, as_columns, check_rows, expected_rows
+from tests.rows import rows_of
 
 TASKS = st.sampled_from(["left", "right", "up"])
 # Few different observations, so that a new episode often starts with what the last one ended with.
@@ -171,7 +172,7 @@ class ReplayMachine(RuleBasedStateMachine):
         expected = expected_rows(self.lanes, 1, self.settings["gamma"])
         assert len(self.replay) == len(expected)
         if expected:
-            batch = self.replay.sample_distinct(1000)
+            batch = rows_of(self.replay)
             assert sorted(batch.action.tolist()) == sorted(expected)
             check_rows(batch, expected)
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from owlrl.errors import NonFiniteError, OwlValueError
 from owlrl.replay import PrioritizedSampler, TaskScopedReplay
+from tests.rows import rows_of
 
 
 def make(capacity=64, **sampler):
@@ -94,7 +95,7 @@ def test_new_rows_get_the_largest_priority_and_overwritten_ones_none():
 def test_a_priority_for_a_row_that_is_gone_is_ignored():
     replay = make(3, alpha=1.0)
     fill(replay, 3)
-    gone = replay.sample_distinct(3).index
+    gone = rows_of(replay).index
     fill(replay, 1, start=3)
     replay.update_priorities(gone, np.full(3, 9.0))
     ring = replay._store.ring

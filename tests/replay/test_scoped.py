@@ -11,6 +11,7 @@ import torch
 from owlrl.errors import OwlStateError, OwlTypeError, OwlValueError
 from owlrl.protocols import TaskReplay
 from owlrl.replay import PrioritizedSampler, RewardBalancedSampler, TaskScopedReplay, UniformSampler
+from tests.rows import rows_of
 
 SAMPLERS = [UniformSampler, PrioritizedSampler, RewardBalancedSampler]
 
@@ -83,11 +84,11 @@ def test_a_task_comes_back_to_its_newest_rows():
     replay.begin_task("right")
     assert len(replay) == 0
     replay.begin_task("left")
-    assert replay.sample_distinct(99).observation.tolist() == list(range(85, 100))
+    assert rows_of(replay).observation.tolist() == list(range(85, 100))
     fill(replay, 5, start=100)
     replay.end_task()
     replay.begin_task("left")
-    assert replay.sample_distinct(99).observation.tolist() == list(range(90, 105))
+    assert rows_of(replay).observation.tolist() == list(range(90, 105))
 
 
 def test_a_visit_that_was_broken_off_leaves_no_row():
@@ -102,7 +103,7 @@ def test_a_visit_that_was_broken_off_leaves_no_row():
     replay.begin_task("right")  # neither here
     assert len(replay) == 0
     replay.begin_task("left")
-    assert replay.sample_distinct(99).observation.tolist() == list(range(10))
+    assert rows_of(replay).observation.tolist() == list(range(10))
 
 
 def test_an_episode_does_not_run_on_into_the_next_visit():
@@ -156,7 +157,7 @@ def test_every_environment_gives_its_share_of_the_warm_start():
         replay.add_batch(now, now, np.zeros(2), now + 1, no, no, mask=np.array([True, step < 2]))
     replay.end_task()
     replay.begin_task("left")
-    assert sorted(replay.sample_distinct(99).observation.tolist()) == [3, 4, 5, 100, 101]
+    assert sorted(rows_of(replay).observation.tolist()) == [3, 4, 5, 100, 101]
 
 
 def test_a_stored_sample_is_not_changed_by_what_is_added_later():
@@ -166,13 +167,13 @@ def test_a_stored_sample_is_not_changed_by_what_is_added_later():
     replay.end_task()
     fill(replay, 8, start=500)
     replay.begin_task("left")
-    assert max(replay.sample_distinct(9).observation.tolist()) < 8
+    assert max(rows_of(replay).observation.tolist()) < 8
 
 
 def test_samples_are_fresh_and_on_the_device_asked_for():
     replay = make(device=torch.device("cpu"))
     fill(replay, 4)
-    first = replay.sample_distinct(4)
+    first = rows_of(replay)
     kept = first.observation.clone()
     first.reward.add_(1.0)
     fill(replay, 1000, start=4)
@@ -252,11 +253,11 @@ def test_a_state_holds_used_rows_only_and_is_a_copy():
     other = make(1_000_000)
     other.load_state_dict(state)
     state["contents"]["stored"]["left"]["observation"][:] = 88
-    assert other.sample_distinct(99).observation.tolist() == list(range(10))
+    assert rows_of(other).observation.tolist() == list(range(10))
     other.begin_task("left")
-    assert set(other.sample_distinct(99).observation.tolist()) == {77}
+    assert set(rows_of(other).observation.tolist()) == {77}
     replay.begin_task("left")
-    assert replay.sample_distinct(99).observation.tolist() == list(range(10))
+    assert rows_of(replay).observation.tolist() == list(range(10))
 
 
 def test_errors_of_tasks():

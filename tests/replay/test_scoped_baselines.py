@@ -8,6 +8,7 @@ import torch
 
 from owlrl.errors import OwlStateError, OwlTypeError, OwlValueError
 from owlrl.replay import PrioritizedSampler, RehearsalReplay, SharedReplay
+from tests.rows import rows_of
 
 TAGS = {"left": 1, "right": 2, "up": 3}
 
@@ -31,7 +32,7 @@ def test_shared_never_empties_and_mixes_tasks():
     batch = replay.sample(60)
     assert batch.task is None
     assert set(batch.observation.tolist()) == {1, 2}
-    assert len(replay.sample_distinct(999)) == 60
+    assert len(rows_of(replay)) == 60
     replay.begin_task("left")
     assert len(replay) == 60
     assert replay.task == "left"
@@ -72,10 +73,10 @@ def test_rehearsal_keeps_a_ring_per_task_and_tells_which_was_drawn():
     for _ in range(200):
         batch = replay.sample(4)
         assert (batch.observation == TAGS[batch.task]).all()
-    assert replay.sample_distinct(999).observation.tolist() == [3] * 10
+    assert rows_of(replay).observation.tolist() == [3] * 10
     visit(replay, "left", 5)
     assert len(replay) == 30 - 1  # between two visits lies a boundary
-    assert replay.sample_distinct(5).task == "left"
+    assert rows_of(replay).task == "left"
 
 
 def test_rehearsal_draws_the_current_task_with_its_probability_and_the_others_evenly():
@@ -124,7 +125,7 @@ def test_rehearsal_priorities_find_their_task():
     for _ in range(40):
         batch = replay.sample(4)
         assert (batch.observation == wanted[batch.task]).all()
-    distinct = replay.sample_distinct(4)
+    distinct = rows_of(replay)
     replay.update_priorities(distinct.index, np.ones(4))
     with pytest.raises(OwlValueError, match="expected rows from 0 to 201"):
         replay.update_priorities(np.array([202]), np.ones(1))
@@ -139,7 +140,7 @@ def test_rehearsal_drops_rows_that_belong_to_no_task():
     before = replay.nbytes
     visit(replay, "left")
     assert replay.tasks == {"left": 20}
-    assert 9 not in replay.sample_distinct(99).observation.tolist()
+    assert 9 not in rows_of(replay).observation.tolist()
     visit(replay, "right")
     assert replay.nbytes == 2 * before
     replay.clear()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,25 +12,39 @@ import torch
 from torch import Tensor
 
 from owlrl._arguments import Arguments, own_generator
-from owlrl.errors import OwlStateError, OwlValueError
+from owlrl.errors import NonFiniteError, OwlStateError, OwlValueError
 from owlrl.types import Transitions
 
-__all__ = ["BufferReplay", "read_columns", "refill", "valid_steps"]
+__all__ = ["BufferReplay"]
 
 COLUMNS = ("actions", "rewards", "dones", "timeouts")
 Kept = dict[str, Any]  # arrays (steps, environments, ...) by column; dicts of arrays for dict observations
 BUFFER_KEY = 13
+SMALL = 2**16  # bytes of a ring that is looked through as a whole at every step
+ZEROS = {dtype: np.zeros(2**14, dtype) for dtype in map(np.dtype, (np.float32, np.float64))}
+
+
+def all_finite(*arrays: np.ndarray) -> bool:
+    """Whether there is no NaN and no infinity in ``arrays``; about a microsecond for a small one.
+
+    >>> import numpy as np
+    >>> from owlrl.adapters.buffers import all_finite
+    >>> all_finite(np.full((2, 3), 3e38, np.float32)), all_finite(np.array([0.0, np.inf]))
+    (True, False)
+    """
+    with np.errstate(invalid="ignore"):
+        for array in arrays:
+            zeros = ZEROS.get(array.dtype)
+            if zeros is None or array.size > len(zeros):
+                if not np.isfinite(array).all():
+                    return False
+            elif array.reshape(-1).dot(zeros[: array.size]) != 0.0:  # 0 · ∞ is NaN
+                return False
+    return True
 
 
 def valid_steps(buffer: Any) -> np.ndarray:
-    """Places of the valid steps in the ring, oldest first.
-
-    >>> from gymnasium import spaces
-    >>> from stable_baselines3.common.buffers import ReplayBuffer
-    >>> from owlrl.adapters.buffers import valid_steps
-    >>> valid_steps(ReplayBuffer(10, spaces.Box(0, 1, (2,)), spaces.Discrete(2)))
-    array([], dtype=int64)
-    """
+    """Places of the valid steps in the ring, oldest first."""
     if not buffer.full:
         return np.arange(buffer.pos)
     # with optimize_memory_usage the oldest step has lost its observation to the newest one
@@ -38,46 +53,28 @@ def valid_steps(buffer: Any) -> np.ndarray:
 
 
 def read_columns(buffer: Any, steps: np.ndarray, envs: Any) -> Kept:
-    """Rows as the buffer has them, copied.
-
-    >>> import numpy as np
-    >>> from gymnasium import spaces
-    >>> from stable_baselines3.common.buffers import ReplayBuffer
-    >>> from owlrl.adapters.buffers import read_columns
-    >>> buffer = ReplayBuffer(10, spaces.Box(0, 1, (2,)), spaces.Discrete(2))
-    >>> buffer.add(np.zeros((1, 2)), np.ones((1, 2)), np.array([1]), np.array([5.0]), np.array([True]), [{}])
-    >>> read_columns(buffer, np.array([0]), slice(None))["rewards"]
-    array([[5.]], dtype=float32)
-    """
-    following = buffer.observations if buffer.optimize_memory_usage else buffer.next_observations
-    later = (steps + 1) % buffer.buffer_size if buffer.optimize_memory_usage else steps
+    """Rows as the buffer has them, copied."""
+    following, later = buffer.observations, (steps + 1) % buffer.buffer_size
+    if not buffer.optimize_memory_usage:
+        following, later = buffer.next_observations, steps
     return {
-        "observations": _take(buffer.observations, steps, envs),
-        "next_observations": _take(following, later, envs),
+        "observations": _each(buffer.observations, lambda array: array[steps, envs].copy()),
+        "next_observations": _each(following, lambda array: array[later, envs].copy()),
         **{name: getattr(buffer, name)[steps, envs].copy() for name in COLUMNS},
     }
 
 
 def refill(buffer: Any, kept: Kept, *, at: int = 0, cut: bool = True) -> None:
-    """Add kept rows to an empty buffer through its own ``add``, so that any kind does its bookkeeping.
+    """Add kept rows to an empty buffer through its ``add``, so that any kind does its bookkeeping.
 
-    What follows in the buffer is another episode, so the last step ends one: as if time had run
-    out, where the buffer tells that from a real end. Where it does not and every row stands for itself,
-    the last step stays as it is.
+    What follows in the buffer is another episode, so the last step ends one: by truncation, where the
+    buffer knows it. Where it does not and every row stands for itself, the last step stays as it is.
 
     Args:
         buffer: the buffer.
         kept: the rows, as `read_columns` gave them.
         at: the place of the oldest row; only with rows that fill the ring from there.
         cut: whether what follows is another episode.
-
-    >>> from stable_baselines3 import DQN
-    >>> from owlrl.adapters.buffers import refill
-    >>> from owlrl.adapters.sb3.replay import new_buffer
-    >>> buffer = new_buffer(DQN("MlpPolicy", "CartPole-v1", buffer_size=10))
-    >>> refill(buffer, {})
-    >>> buffer.size()
-    0
     """
     alone = type(buffer).__name__ == "ReplayBuffer" and not buffer.optimize_memory_usage
     ends = cut and (buffer.handle_timeout_termination or not alone)
@@ -89,30 +86,27 @@ def refill(buffer: Any, kept: Kept, *, at: int = 0, cut: bool = True) -> None:
     for step in range(max(0, total - buffer.buffer_size), total):
         done = kept["dones"][step] > 0.5
         here = ~done if ends and step == total - 1 else np.zeros_like(done)
-        ran_out = (kept["timeouts"][step] > 0.5) | here
-        buffer.add(
-            _step(kept["observations"], step),
-            _step(kept["next_observations"], step),
-            kept["actions"][step],
-            kept["rewards"][step],
-            done | here,
-            [{"TimeLimit.truncated": bool(flag)} for flag in ran_out],
+        seen, following = (
+            _each(kept[name], lambda array, step=step: array[step])
+            for name in ("observations", "next_observations")
         )
+        infos = [{"TimeLimit.truncated": bool(flag)} for flag in (kept["timeouts"][step] > 0.5) | here]
+        buffer.add(seen, following, kept["actions"][step], kept["rewards"][step], done | here, infos)
 
 
 class BufferReplay:
     """Lets a script go on with the ``ReplayBuffer`` of Stable-Baselines3, or CleanRL's copy of it.
 
     The same object stays in use: `begin_task` empties it in place and refills it with the last rows
-    of that task. `QLearner` and `ActorCriticLearner` make one by themselves from ``replay=rb``; make it
-    yourself to keep fewer rows. Actions are taken as the script stores them. New rows are found by the
-    buffer's own ``pos`` and ``full``: nothing is hung on it, so that it can be pickled as before.
+    of that task. `QLearner` and `ActorCriticLearner` make one from ``replay=rb``; make it yourself to keep
+    fewer rows. Actions are taken as the script stores them. New rows are found by the buffer's ``pos`` and
+    ``full``; nothing is attached to it, so it can be pickled as before.
 
     Args:
         buffer: the script's buffer; not one of dict observations.
         gamma: the script's discount.
         warm_start: steps kept of each task for its return, over all environments; 0 keeps none.
-        seed: of the replay's own random numbers; the script's own draws are not touched.
+        seed: of the replay's random numbers; the script's own draws are not touched.
 
     Attributes:
         overruns: how often a whole lap of the ring lay between two looks, so that rows may be lost.
@@ -125,8 +119,6 @@ class BufferReplay:
     >>> replay = BufferReplay(rb)
     >>> replay.begin_task("left")
     >>> rb.add(np.zeros((1, 2)), np.ones((1, 2)), np.array([1]), np.array([0.5]), np.array([True]), [{}])
-    >>> replay.sample(2).reward
-    tensor([0.5000, 0.5000])
     >>> replay.new_rows().reward, replay.new_rows()
     (tensor([0.5000]), None)
     >>> replay.end_task()
@@ -136,6 +128,11 @@ class BufferReplay:
     BufferReplay(ReplayBuffer of 1 rows, task='left', warm_start=50000, kept={'left': 1})
     """
 
+    observation_shape: tuple[int, ...]
+    observation_dtype: np.dtype[Any]
+    action_shape: tuple[int, ...]
+    action_dtype: np.dtype[Any]
+
     def __init__(
         self, buffer: Any, *, gamma: float = 0.99, warm_start: int = 50_000, seed: int | None = None
     ) -> None:
@@ -144,6 +141,12 @@ class BufferReplay:
         self.seed: int | None = arguments.integer("seed", seed, least=0, none=True)
         arguments.check()
         self._own_buffer = buffer
+        if buffer is not None:
+            self._discrete = bool(buffer.actions.dtype.kind in "iu")
+            self.observation_shape = buffer.observations.shape[2:]
+            self.observation_dtype = buffer.observations.dtype
+            self.action_shape = () if self._discrete else buffer.actions.shape[2:]
+            self.action_dtype = buffer.actions.dtype
         self.gamma = gamma
         self.overruns = 0
         self._task: str | None = None
@@ -151,36 +154,13 @@ class BufferReplay:
         self._loaded: dict[str, Any] | None = None  # a visit that was saved before its end
         self._kept: dict[str, Kept] = {}
         self._rng = own_generator(self.seed, BUFFER_KEY)
-        self._mark_unseen()
+        self._finite: _FiniteLook | None = None  # what was seen to be finite
+        self._seen = _Mark()  # what is in the buffer now is new
 
     @property
     def buffer(self) -> Any:
         """The buffer that is written to now."""
         return self._own_buffer
-
-    @property
-    def observation_shape(self) -> tuple[int, ...]:
-        """The shape of an observation in a row."""
-        shape: tuple[int, ...] = self.buffer.observations.shape[2:]
-        return shape
-
-    @property
-    def observation_dtype(self) -> np.dtype[Any]:
-        """The dtype of an observation in a row."""
-        dtype: np.dtype[Any] = self.buffer.observations.dtype
-        return dtype
-
-    @property
-    def action_shape(self) -> tuple[int, ...]:
-        """The shape of an action: () for discrete ones."""
-        shape: tuple[int, ...] = () if self._discrete else self.buffer.actions.shape[2:]
-        return shape
-
-    @property
-    def action_dtype(self) -> np.dtype[Any]:
-        """The dtype of an action in the buffer."""
-        dtype: np.dtype[Any] = self.buffer.actions.dtype
-        return dtype
 
     @property
     def num_actions(self) -> int | None:
@@ -193,13 +173,14 @@ class BufferReplay:
         self.buffer.reset()
         refill(self.buffer, self._kept.get(task, {}))
         self._task, self._begun, self._loaded = task, True, None
-        self._mark_seen()
+        self._finite = None
+        self._seen = _Mark.of(self.buffer)
 
     def resume_task(self, task: str) -> None:
         """Go on with a visit that was interrupted; after loading, with the rows that it had.
 
-        They lie at the same places of the ring. The last one ends its episode, since what comes next is not
-        its continuation.
+        They lie at the same places of the ring. The last one ends its episode: what comes next does not
+        continue it.
         """
         if self._loaded is not None:
             self._refill_visit(task, self._loaded, cut=True)
@@ -211,7 +192,8 @@ class BufferReplay:
         refill(buffer, visit["rows"], at=int(visit["at"]), cut=cut)
         buffer.full = bool(visit["full"])
         self._task, self._begun, self._loaded = task, True, None
-        self._seen = _Mark.before(buffer, int(visit["new"]))
+        self._finite = None
+        self._seen = _Mark.of(buffer, unseen=int(visit["new"]))
 
     def end_task(self) -> None:
         """Keep the last ``warm_start`` steps of the task; the buffer keeps its rows until the next one."""
@@ -230,29 +212,38 @@ class BufferReplay:
         self._kept.pop(task, None)
 
     def sample(self, batch_size: int) -> Transitions:
-        """Draw one-step rows uniformly with replacement; the owner's own draws are not touched."""
+        """Draw one-step rows uniformly with replacement, as the networks see them."""
         return self._drawn(self._rng.integers(0, len(self), batch_size))
 
-    def sample_distinct(self, limit: int) -> Transitions:
-        """Up to ``limit`` different one-step rows, all if there are no more."""
-        index = np.arange(len(self))
-        if limit < len(index):
-            index = self._rng.choice(index, limit, replace=False, shuffle=False)
-        return self._drawn(index)
+    def _drawn(self, index: np.ndarray) -> Transitions:
+        envs = int(self.buffer.n_envs)
+        return self._transitions(valid_steps(self.buffer)[index // envs], index % envs, raw=False)
 
     def new_rows(self) -> Transitions | None:
         """The one-step rows stored since the last look, raw, oldest first; None if there are none."""
         buffer = self.buffer
         count, lapped = self._seen.steps_since(buffer)
-        steps = valid_steps(buffer)
-        if lapped:
-            self._overrun()
-        self._mark_seen()
+        steps, envs = valid_steps(buffer), int(buffer.n_envs)
+        self._seen = _Mark.of(buffer)
+        self.overruns += lapped
+        if lapped and self.overruns == 1:
+            warnings.warn(
+                f"{type(self).__name__}: the buffer of {buffer.buffer_size} steps was written from end to "
+                "end between two looks, so that rows may be lost for the task's memory; use a larger one",
+                UserWarning,
+                stacklevel=2,
+            )
         steps = steps[len(steps) - min(count, len(steps)) :]
         if not len(steps):
             return None
-        envs = int(buffer.n_envs)
         return self._transitions(np.repeat(steps, envs), np.tile(np.arange(envs), len(steps)), raw=True)
+
+    def check_new(self) -> None:
+        """Raise if a row that was stored since the last call, unless that raised, is not finite."""
+        buffer, known = self.buffer, self._finite
+        if known is None or known.buffer is not buffer or known.rewards is not buffer.rewards:
+            known = self._finite = _FiniteLook(buffer)
+        known.look()
 
     def state_dict(self) -> dict[str, Any]:
         """The kept rows and the random state; inside a task also the rows that are in the buffer.
@@ -323,35 +314,8 @@ class BufferReplay:
         _check_fits(self.buffer, "visit", visit["rows"])
         return dict(visit)
 
-    def _mark_seen(self) -> None:
-        """What is in the buffer now is not new."""
-        self._seen = _Mark.of(self.buffer)
-
-    def _mark_unseen(self) -> None:
-        """What is in the buffer now is new."""
-        self._seen = _Mark(None, 0, False, None)
-
-    @property
-    def _discrete(self) -> bool:
-        return bool(self.buffer.actions.dtype.kind in "iu")
-
     def _load_more(self, state_dict: Mapping[str, Any]) -> None:
-        """Take what a kind of replay keeps beside rows; errors leave everything as it was."""
-
-    def _overrun(self) -> None:
-        self.overruns += 1
-        if self.overruns == 1:
-            size = self.buffer.buffer_size
-            warnings.warn(
-                f"{type(self).__name__}: the buffer of {size} steps was written from end to end "
-                "between two looks, so that rows may be lost for the task's memory; use a larger one",
-                UserWarning,
-                stacklevel=3,
-            )
-
-    def _drawn(self, index: np.ndarray) -> Transitions:
-        envs = int(self.buffer.n_envs)
-        return self._transitions(valid_steps(self.buffer)[index // envs], index % envs, raw=False)
+        """Take what a subclass keeps beside rows; errors leave everything as it was."""
 
     def _transitions(self, steps: np.ndarray, envs: np.ndarray, *, raw: bool) -> Transitions:
         columns = read_columns(self.buffer, steps, envs)
@@ -384,26 +348,22 @@ class BufferReplay:
         return torch.from_numpy(actions.astype(np.float32))
 
 
+@dataclass
 class _Mark:
     """How far a ring was written at the last look, and what its newest step was."""
 
-    def __init__(self, buffer: Any, pos: int, full: bool, newest: list[np.ndarray] | None) -> None:
-        self.buffer, self.pos, self.full, self.newest = buffer, pos, full, newest
+    buffer: Any = None
+    pos: int = 0
+    full: bool = False
+    newest: list[np.ndarray] | None = None
 
     @classmethod
-    def of(cls, buffer: Any) -> _Mark:
-        """The mark of a buffer as it is now."""
-        pos, full = int(buffer.pos), bool(buffer.full)
+    def of(cls, buffer: Any, *, unseen: int = 0) -> _Mark:
+        """The mark of a buffer as it was ``unseen`` steps ago."""
+        if unseen and unseen >= len(valid_steps(buffer)):
+            return cls()
+        pos, full = int(buffer.pos - unseen) % int(buffer.buffer_size), bool(buffer.full)
         return cls(buffer, pos, full, _step_content(buffer, pos - 1) if pos or full else None)
-
-    @classmethod
-    def before(cls, buffer: Any, count: int) -> _Mark:
-        """The mark of a buffer as it was ``count`` steps ago."""
-        steps = valid_steps(buffer)
-        if count >= len(steps):
-            return cls(None, 0, False, None)
-        pos = int(buffer.pos - count) % int(buffer.buffer_size)
-        return cls(buffer, pos, bool(buffer.full), _step_content(buffer, pos - 1))
 
     def steps_since(self, buffer: Any) -> tuple[int, bool]:
         """How many steps were written since (at least), and whether all that were there are overwritten."""
@@ -414,18 +374,59 @@ class _Mark:
         emptied = not buffer.full and (self.full or pos < self.pos)
         if another or emptied:
             return (size if buffer.full else pos), False
-        lapped = self.newest is not None and not all(
-            np.array_equal(old, new)
-            for old, new in zip(self.newest, _step_content(buffer, self.pos - 1), strict=True)
-        )
-        return (size, True) if lapped else ((pos - self.pos) % size, False)
+        now = _step_content(buffer, self.pos - 1)
+        if self.newest and not all(map(np.array_equal, self.newest, now)):
+            return size, True
+        return (pos - self.pos) % size, False
+
+
+class _FiniteLook:
+    """Looks at each row of a buffer once, soon after it was stored: is it finite?"""
+
+    def __init__(self, buffer: Any) -> None:
+        self.buffer, self.rewards = buffer, buffer.rewards
+        self.size, self.one_ring = int(buffer.buffer_size), bool(buffer.optimize_memory_usage)
+        columns = {"reward": buffer.rewards, "action": buffer.actions}
+        for name in ("observation", "next_observation")[: 1 if self.one_ring else 2]:
+            given = getattr(buffer, f"{name}s")
+            parts = given if isinstance(given, dict) else {"": given}
+            columns |= {f"{name}[{part!r}]" if part else name: array for part, array in parts.items()}
+        self.columns = {name: array for name, array in columns.items() if array.dtype.kind == "f"}
+        # a small ring may be written from end to end between two looks without its position showing it
+        self.whole = sum(array.nbytes for array in self.columns.values()) <= SMALL
+        self.until: int | None = None  # the first place that was not looked at
+
+    def look(self) -> None:
+        """Look at the rows since the last look, unless that raised."""
+        pos = int(self.buffer.pos)
+        if self.whole or self.until is None:
+            count = self.size if self.buffer.full else pos
+        else:
+            count = (pos - self.until) % self.size
+        more = int(self.one_ring)  # the newest row's next observation has the next row's place
+        steps: Any = slice(pos - count, pos + more)
+        if count and (count > pos or pos + more > self.size):
+            steps = np.arange(pos - count, pos + more) % self.size
+        if count and not all_finite(*[array[steps] for array in self.columns.values()]):
+            self._raise(np.arange(pos - count, pos + more) % self.size)
+        self.until = pos
+
+    def _raise(self, places: np.ndarray) -> None:
+        for name, array in self.columns.items():
+            found = array[places]
+            if not all_finite(found):
+                step, env = np.argwhere(~np.isfinite(found))[0][:2].tolist()
+                value = found[step, env][~np.isfinite(found[step, env])].flat[0]
+                raise NonFiniteError(
+                    f"{name} is {value} at place {places[step]} of the {type(self.buffer).__name__}, "
+                    f"environment {env}; drop that row or put it right"
+                )
 
 
 def _step_content(buffer: Any, place: int) -> list[np.ndarray]:
     """What tells a step from another that was written to its place later."""
-    step = place % int(buffer.buffer_size)
-    seen = buffer.observations
-    arrays = list(seen.values()) if isinstance(seen, dict) else [seen]
+    step, seen = place % int(buffer.buffer_size), buffer.observations
+    arrays = seen.values() if isinstance(seen, dict) else [seen]
     return [array[step].copy() for array in (*arrays, buffer.actions, buffer.rewards)]
 
 
@@ -442,11 +443,8 @@ def _check_fits(buffer: Any, task: str, columns: Kept) -> None:
             raise ValueError(f"{name} of task {task!r} have shape {array.shape[1:]}, not {like.shape[1:]}")
 
 
-def _take(arrays: Any, steps: np.ndarray, envs: Any) -> Any:
+def _each(arrays: Any, function: Callable[..., Any]) -> Any:
+    """``function`` of an array, or of each array in a dict."""
     if isinstance(arrays, dict):
-        return {name: array[steps, envs].copy() for name, array in arrays.items()}
-    return arrays[steps, envs].copy()
-
-
-def _step(arrays: Any, step: int) -> Any:
-    return {name: a[step] for name, a in arrays.items()} if isinstance(arrays, dict) else arrays[step]
+        return {name: function(array) for name, array in arrays.items()}
+    return function(arrays)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from collections import deque, namedtuple
-from collections.abc import Iterable, Mapping, MutableSequence, Sequence
+from collections.abc import Mapping, MutableSequence, Sequence
 from itertools import islice
 from typing import Any
 
@@ -14,7 +14,9 @@ import torch
 from torch import Tensor
 
 from owlrl._arguments import Arguments, own_generator
+from owlrl.adapters.buffers import all_finite
 from owlrl.errors import NonFiniteError, OwlStateError, OwlTypeError, OwlValueError, raise_problems
+from owlrl.replay._rows import as_array, restored_generator
 from owlrl.types import Transitions
 
 __all__ = ["ListReplay"]
@@ -32,21 +34,21 @@ NAMES = {
 FORM = "(observation, action, reward, next_observation, done) or (…, terminated, truncated)"
 LANDMARKS = 12  # rows of a list whose places are remembered between two looks, beside its ends
 LIST_KEY = 12
+LARGEST = float(np.finfo(np.float32).max)
 
 
 class ListReplay:
     """Scopes a list or ``collections.deque`` of rows to tasks, in place.
 
-    The script goes on appending to its own list, and may go on sampling from it. A row is a tuple
+    The script goes on appending to its list, and may go on sampling from it. A row is a tuple
     ``(observation, action, reward, next_observation, done)`` or ``(…, terminated, truncated)``; named tuples
     and dataclasses are read by their names (``state``, ``obs``, ``next_state``, ``done`` and so on),
-    whatever their order. Without ``truncated``, ``done`` counts as terminated, as it does in such scripts.
-    `begin_task` empties the list and refills it with the newest ``warm_start`` rows of that task; as with
-    `TaskScopedReplay`, a task left without `end_task` keeps its earlier sample. Samples keep the dtype of
-    the observations, and hold int64 or float32 actions.
+    whatever their order. Without ``truncated``, ``done`` counts as terminated. `begin_task` empties the
+    list and refills it with the newest ``warm_start`` rows of that task. A task left without `end_task`
+    keeps its earlier sample.
 
     New rows are those behind the last one seen, so they must be appended: a list that is overwritten
-    in place or shuffled has no newest end, and `new_rows` says so.
+    in place or shuffled has no newest end, and `new_rows` refuses it.
 
     Args:
         rows: the list; the same object stays in use.
@@ -97,6 +99,7 @@ class ListReplay:
         self._rng = own_generator(self.seed, LIST_KEY)
         self._task: str | None = None
         self._stored: dict[str, list[Any]] = {}
+        self._checked: Any = None  # the last row that was seen to be finite
         self._seen: list[tuple[int, Any]] = []  # places and rows at the last look; the last one seen is last
 
     @property
@@ -128,36 +131,45 @@ class ListReplay:
 
     def sample(self, batch_size: int) -> Transitions:
         """Draw ``batch_size`` rows uniformly with replacement."""
-        self._check_size("sample", batch_size, batch_size)
-        return self._drawn("sample", (self._rng.random(batch_size) * len(self.rows)).astype(np.int64))
-
-    def sample_distinct(self, limit: int) -> Transitions:
-        """Draw ``limit`` different rows uniformly, or take all if there are not more than that."""
-        self._check_size("sample_distinct", limit, 1)
-        index = np.arange(len(self.rows))
-        if limit < len(index):
-            index = self._rng.choice(index, limit, replace=False, shuffle=False)
-        return self._drawn("sample_distinct", index)
+        arguments = Arguments("ListReplay.sample")
+        size: int = arguments.integer("the number of rows asked for", batch_size)
+        arguments.check()
+        if len(self.rows) < size:
+            of_task = "" if self._task is None else f" of task {self._task!r}"
+            raise OwlStateError(
+                f"ListReplay.sample: {size} rows{of_task} were asked for and there are {len(self.rows)}; "
+                "add more first, or ask for fewer"
+            )
+        index = (self._rng.random(size) * len(self.rows)).astype(np.int64)
+        return self._transitions("sample", [self.rows[i] for i in index], index)
 
     def new_rows(self) -> Transitions | None:
         """The rows that were appended since the last look, copied, oldest first; None if there are none.
 
         Raises if the list was overwritten in place or shuffled: then nobody can tell which rows are new.
         """
-        first = self._first_new()
-        index = np.arange(first, len(self.rows))
-        found = None
-        if len(index):
-            # a row may hold arrays that the script writes to again: they are copied into columns
-            found = self._transitions("new_rows", self._newest(len(index)), index)
+        index = np.arange(self._first_new(), len(self.rows))
+        # a row may hold arrays that the script writes to again: they are copied into columns
+        found = self._transitions("new_rows", self._newest(len(index)), index) if len(index) else None
         self._look()
         return found
+
+    def check_new(self) -> None:
+        """Raise if a row that was appended since the last call, unless that raised, is not finite."""
+        if not self.rows or self.rows[-1] is self._checked:
+            return
+        for back, row in enumerate(reversed(self.rows)):
+            if row is self._checked:
+                break
+            if not _looks_finite(row):
+                self._transitions("check_new", [row], np.array([len(self.rows) - 1 - back]))
+        self._checked = self.rows[-1]
 
     def state_dict(self) -> dict[str, Any]:
         """Rows and stored samples as arrays, and the random state."""
         state = {
             "rows": _pack(list(self.rows)),
-            "new": self._count_new(),
+            "new": len(self.rows) if (place := self._last_seen()) is None else len(self.rows) - 1 - place,
             "stored": {task: _pack(rows) for task, rows in self._stored.items()},
             "rng": self._rng.bit_generator.state,
         }
@@ -165,11 +177,10 @@ class ListReplay:
 
     def load_state_dict(self, state_dict: dict[str, Any], /) -> None:
         """Continue from what ``state_dict`` gave; the list is refilled in place."""
-        rng = np.random.default_rng()
         try:
             rows = _unpack(state_dict["rows"])
             stored = {task: _unpack(packed) for task, packed in state_dict["stored"].items()}
-            rng.bit_generator.state = dict(state_dict["rng"])
+            rng = restored_generator(state_dict["rng"])
             new = int(state_dict.get("new", 0))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise OwlValueError(
@@ -203,69 +214,45 @@ class ListReplay:
         """The last rows, the oldest first; from the end, since a deque's front may be far away."""
         return list(islice(reversed(self.rows), count))[::-1]
 
-    def _first_new(self) -> int:
-        """The place behind the last row that was seen."""
+    def _last_seen(self) -> int | None:
+        """The place of the last row that was seen; None where it is gone, or there was none."""
         if not self._seen:
-            return 0
+            return None
         place, last = self._seen[-1]
-        count = len(self.rows)
-        if place < count and self.rows[place] is last:  # nothing was dropped at the front
-            found = place
+        if place < len(self.rows) and self.rows[place] is last:  # nothing was dropped at the front
+            return place
+        back = next((k for k, row in enumerate(reversed(self.rows)) if row is last), None)
+        return None if back is None else len(self.rows) - 1 - back
+
+    def _first_new(self) -> int:
+        """The place behind the last row that was seen; refused where rows changed their order."""
+        kind, found = type(self.rows).__name__, self._last_seen()
+        if found is None:  # all rows are new, or the list has another order
+            known, others, moved = {id(row) for _, row in self._seen}, iter(self.rows), False
         else:
-            back = next((k for k, row in enumerate(reversed(self.rows)) if row is last), None)
-            if back is None:
-                self._overrun()
-                return 0
-            found = count - 1 - back
-        dropped = place - found
-        moved = [old for old, row in self._seen if old >= dropped and self.rows[old - dropped] is not row]
-        known = {id(row) for old, row in self._seen if old < dropped}
-        if moved or dropped < 0 or any(id(row) in known for row in self._newest(count - 1 - found)):
-            self._refuse_order()
-        return found + 1
-
-    def _count_new(self) -> int:
-        """How many rows are behind the last one that was seen."""
-        last = self._seen[-1][1] if self._seen else None
-        found = (k for k, row in enumerate(reversed(self.rows)) if row is last)
-        return next(found, len(self.rows)) if self._seen else len(self.rows)
-
-    def _overrun(self) -> None:
-        """The last row seen is gone: all that are there are new, or the list has another order."""
-        known = {id(row) for _, row in self._seen}
-        if any(id(row) in known for row in self.rows):
-            self._refuse_order()
-        self.overruns += 1
-        if self.overruns == 1:
-            warnings.warn(
-                f"ListReplay: none of the {len(self.rows)} rows in the {type(self.rows).__name__} was there "
-                "at the last look, so that rows between the two may be lost; let it hold more of them",
-                UserWarning,
-                stacklevel=4,
+            dropped = self._seen[-1][0] - found
+            known = {id(row) for old, row in self._seen if old < dropped}
+            others = iter(self._newest(len(self.rows) - 1 - found))
+            moved = dropped < 0 or any(
+                old >= dropped and self.rows[old - dropped] is not row for old, row in self._seen
             )
-
-    def _refuse_order(self) -> None:
-        kind = type(self.rows).__name__
-        raise OwlStateError(
-            f"ListReplay.new_rows: rows of the {kind} changed their places since the last look (overwritten "
-            "in place as a ring, shuffled, or added at the front), so that nobody can tell which are new; "
-            "append them at the end, e.g. to collections.deque(maxlen=...), which drops the oldest by "
-            "itself, or use owlrl.TaskScopedReplay"
-        )
-
-    def _check_size(self, call: str, size: object, least: object) -> None:
-        arguments = Arguments(f"ListReplay.{call}")
-        arguments.integer("the number of rows asked for", size)
-        arguments.check()
-        if len(self.rows) < int(least):  # type: ignore[call-overload]
-            of_task = "" if self._task is None else f" of task {self._task!r}"
+        if moved or any(id(row) in known for row in others):
             raise OwlStateError(
-                f"ListReplay.{call}: {size} rows{of_task} were asked for and there are {len(self.rows)}; "
-                "add more first, or ask for fewer"
+                f"ListReplay.new_rows: rows of the {kind} changed their places since the last look "
+                "(overwritten in place as a ring, shuffled, or added at the front), so that nobody can tell "
+                "which are new; append them at the end, e.g. to collections.deque(maxlen=...), which drops "
+                "the oldest by itself, or use owlrl.TaskScopedReplay"
             )
-
-    def _drawn(self, call: str, index: np.ndarray) -> Transitions:
-        return self._transitions(call, [self.rows[i] for i in index], index)
+        if found is None and self._seen:
+            self.overruns += 1
+            if self.overruns == 1:
+                warnings.warn(
+                    f"ListReplay: none of the {len(self.rows)} rows in the {kind} was there at the last "
+                    "look, so that rows between the two may be lost; let it hold more of them",
+                    UserWarning,
+                    stacklevel=3,
+                )
+        return 0 if found is None else found + 1
 
     def _transitions(self, call: str, rows: Sequence[Any], index: np.ndarray) -> Transitions:
         columns = _columns(f"ListReplay.{call}", rows, index)
@@ -314,14 +301,14 @@ def _columns(where: str, rows: Sequence[Any], index: np.ndarray) -> dict[str, np
         if found is None:
             raise OwlTypeError(
                 f"{where}: row {place} is {_show(row)}; expected a tuple {FORM}, or a named tuple or a "
-                f"dataclass with {_expected_names()}"
+                f"dataclass with {', '.join('/'.join(NAMES[name]) for name in COLUMNS[:5])}"
             )
     problems: list[str] = []
     told = [found for found in cells if found is not None]
     columns = {
         name: _column(name, [found[k] for found in told], problems) for k, name in enumerate(COLUMNS[:5])
     }
-    ends = [bool(np.asarray(_array(found[5])).any()) if len(found) == 6 else False for found in told]
+    ends = [bool(np.asarray(as_array(found[5])).any()) if len(found) == 6 else False for found in told]
     if not np.isin(columns["terminated"], (0, 1)).all():
         problems.append("done holds other values than booleans (or 0 and 1)")
     if problems:
@@ -332,36 +319,28 @@ def _columns(where: str, rows: Sequence[Any], index: np.ndarray) -> dict[str, np
     return columns
 
 
-def _expected_names() -> str:
-    return ", ".join("/".join(names) for names in list(NAMES.values())[:5])
-
-
 def _show(row: object) -> str:
     """A row in short, for a message."""
+
+    def cell(value: object) -> str:
+        if isinstance(value, np.ndarray | Tensor) and value.ndim:
+            return f"{str(value.dtype).removeprefix('torch.')} of shape {tuple(value.shape)}"
+        text = repr(value.item() if isinstance(value, np.ndarray | Tensor | np.generic) else value)
+        return text if len(text) <= 30 else f"a {type(value).__name__}"
+
     names = _field_names(row)
     if names is not None:
-        values = ", ".join(f"{name}={_show_cell(getattr(row, name))}" for name in names)
+        values = ", ".join(f"{name}={cell(getattr(row, name))}" for name in names)
         return f"a {type(row).__name__}({values})"
     if isinstance(row, tuple | list):
-        return f"a {type(row).__name__} of {len(row)}: ({', '.join(_show_cell(cell) for cell in row)})"
+        return f"a {type(row).__name__} of {len(row)}: ({', '.join(map(cell, row))})"
     return f"a {type(row).__name__}"
-
-
-def _show_cell(cell: object) -> str:
-    if isinstance(cell, np.ndarray | Tensor) and cell.ndim:
-        return f"{str(cell.dtype).removeprefix('torch.')} of shape {tuple(cell.shape)}"
-    text = repr(cell.item() if isinstance(cell, np.ndarray | Tensor | np.generic) else cell)
-    return text if len(text) <= 30 else f"a {type(cell).__name__}"
-
-
-def _array(value: object) -> np.ndarray:
-    return value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
 
 
 def _column(name: str, values: Sequence[object], problems: list[str]) -> np.ndarray:
     """One column as (B, ...); rewards, flags and discrete actions as (B,), also if they come as (B, 1)."""
     try:
-        column = np.stack([_array(value) for value in values])
+        column = np.stack([as_array(value) for value in values])
     except ValueError as error:
         problems.append(f"{name} differs in shape from row to row ({error})")
         return np.zeros(0)
@@ -374,6 +353,17 @@ def _column(name: str, values: Sequence[object], problems: list[str]) -> np.ndar
     if flat and name != "action":
         problems.append(f"{name} has shape {column.shape[1:]} in each row; expected one number")
     return column
+
+
+def _looks_finite(row: Any) -> bool:
+    """Whether the numbers of a row are finite as far as can be told quickly; others are looked at in full."""
+    cells = _cells(row)
+    if cells is None:
+        return True  # of another form, which the next look tells
+    numbers: list[Any] = [cell for cell in cells[:4] if isinstance(cell, float | int | np.generic)]
+    arrays = [as_array(cell) for cell in cells[:4] if isinstance(cell, np.ndarray | Tensor)]
+    known = len(numbers) + len(arrays) == 4
+    return known and all(-LARGEST <= number <= LARGEST for number in numbers) and all_finite(*arrays)
 
 
 def _check_finite(where: str, columns: Mapping[str, np.ndarray], index: np.ndarray, task: str | None) -> None:
@@ -395,14 +385,10 @@ def _pack(rows: Sequence[Any]) -> dict[str, Any]:
     names = _field_names(rows[0])
     columns = _columns("ListReplay.state_dict", rows, np.arange(len(rows)))
     if names is not None and all(_field_names(row) == names for row in rows):
-        fields = {name: _stacked(getattr(row, name) for row in rows) for name in names}
+        fields = {name: np.stack([as_array(getattr(row, name)) for row in rows]) for name in names}
         return {"fields": list(names), "values": fields}
     widths = [6 if len(_cells(row) or ()) == 6 else 5 for row in rows]
     return {**columns, "width": np.array(widths)}
-
-
-def _stacked(values: Iterable[Any]) -> np.ndarray:
-    return np.stack([_array(value) for value in values])
 
 
 def _unpack(packed: Mapping[str, Any]) -> list[Any]:
@@ -411,9 +397,9 @@ def _unpack(packed: Mapping[str, Any]) -> list[Any]:
     if "fields" in packed:
         names = [str(name) for name in packed["fields"]]
         make: Any = namedtuple("Row", names)  # type: ignore[misc]  # the script's own class is not saved, its names are
-        return [make(*cells) for cells in zip(*(_array(packed["values"][n]) for n in names), strict=True)]
-    columns = [_array(packed[name]) for name in COLUMNS]
-    widths = _array(packed["width"])
+        return [make(*cells) for cells in zip(*(as_array(packed["values"][n]) for n in names), strict=True)]
+    columns = [as_array(packed[name]) for name in COLUMNS]
+    widths = as_array(packed["width"])
     if not np.isin(widths, (5, 6)).all():
         raise ValueError("width holds other numbers than 5 and 6")
     return [tuple(cells[:width]) for *cells, width in zip(*columns, widths, strict=True)]

@@ -1,4 +1,4 @@
-"""What `QLearner` and `ActorCriticLearner` have in common: everything but what their outputs mean."""
+"""What `QLearner` and `ActorCriticLearner` share: all but the meaning of their outputs."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from owlrl.describe.trained import Trained
 from owlrl.errors import OwlStateError
 from owlrl.heads import MultiHeadQ
 from owlrl.heads.modes import probing
+from owlrl.heads.promote import default_input
 from owlrl.protocols import Consolidation, MultiHead, Stateful, TaskReplay, missing_members
 from owlrl.types import HeadPointer, Transitions
 
@@ -194,10 +195,6 @@ class DescribedLearner(ABC):
         return []
 
     @property
-    def _first(self) -> Trained:
-        return next(iter(self._trained.values()))
-
-    @property
     def _is_bound(self) -> bool:
         return all(part.is_bound for part in self._trained.values())
 
@@ -205,8 +202,6 @@ class DescribedLearner(ABC):
     def _num_actions(self) -> int | None:
         """How many discrete actions there are, where the replay knows."""
         count = getattr(self.replay, "num_actions", None)
-        if count is None:
-            count = getattr(getattr(self.replay, "action_space", None), "n", None)
         return None if count is None else int(count)
 
     def _modules(self) -> Iterator[nn.Module]:
@@ -245,18 +240,18 @@ class DescribedLearner(ABC):
             return torch.from_numpy(np.zeros((rows, *shape), dtype=dtype))
         if self.preprocess is not None:
             raise OwlStateError("nothing tells the shape of an observation before it is prepared")
-        example = self._asked_first.default_input()
+        example = default_input(self._asked_first.network)
         return example.expand(rows, *example.shape[1:])
 
     @property
     def _asked_first(self) -> Trained:
         """The network that is called with an observation alone."""
-        return self._first
+        return next(iter(self._trained.values()))
 
     def _prepared_example(self) -> Tensor:
         """One observation of zeros as the networks take it; raises where nobody knows its shape."""
         if getattr(self.replay, "observation_shape", None) is None:
-            return self._asked_first.default_input()
+            return default_input(self._asked_first.network)
         return self.prepare(self._zero_observation(1))
 
     def _common_problems(self) -> list[str]:

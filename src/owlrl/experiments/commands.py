@@ -20,11 +20,13 @@ from owlrl.experiments.control import ControlSession, load_session
 from owlrl.experiments.demo import run_demo, run_pendulum_demo
 from owlrl.experiments.evaluation import evaluate
 from owlrl.experiments.fanout import unfinished
+from owlrl.experiments.keeping import SAVE_EVERY
 from owlrl.experiments.report import write_report
 from owlrl.experiments.results import (
     Result,
     environment,
     make_directory,
+    part_path,
     read_result,
     result_path,
     write_result,
@@ -85,6 +87,8 @@ class Train:
     """levels for generalisation, e.g. S9N1:100"""
     output: Path = Path("runs")
     """directory of results"""
+    save_every: float = SAVE_EVERY
+    """seconds of work that a kill may cost; the same command goes on from there"""
     json: bool = False
     """print the result as one line of JSON at the end"""
 
@@ -112,17 +116,19 @@ class Train:
         """Train unless it is done, print the result."""
         run = self.run()
         path, checkpoint = result_path(self.output, run), self.output / f"{run.id}.safetensors"
+        part = part_path(self.output, run)
         if not unfinished([run], self.output) and checkpoint.is_file():
             say(self.json, f"{path} is there already")
             result = read_result(path)
         else:
             make_directory(self.output)
-            part = self.output / f"{run.id}.part"
             if part.is_file():
                 say(self.json, f"going on from {part}")
-            result = run_experiment(run, checkpoint=checkpoint, progress=True, resume=part)
+            result = run_experiment(
+                run, checkpoint=checkpoint, progress=True, resume=part, save_every=self.save_every
+            )
             write_result(self.output, result)
-            part.unlink(missing_ok=True)
+        part.unlink(missing_ok=True)
         say(self.json, result_text(result), f"\nresult: {path}\nfor owlrl evaluate: {checkpoint}")
         if self.json:
             print_json(result, file=str(path), checkpoint=str(checkpoint), seconds=result.info["seconds"])
@@ -308,6 +314,8 @@ class Reproduce:
     """only these of the study's methods"""
     frames: int | None = None
     """per task, instead of the study's: results of their own, for a first look"""
+    save_every: float = SAVE_EVERY
+    """seconds of each run's work that a kill may cost"""
     list: bool = False
     """only say which runs there are and which are done; without a name, which studies there are"""
 
@@ -333,6 +341,7 @@ class Reproduce:
             jobs=self.jobs,
             backend=self.backend,
             scheduler=self.scheduler,
+            save_every=self.save_every,
         )
         print(tables, end="")
         failed = [attempt for attempt in attempts if attempt.error is not None]

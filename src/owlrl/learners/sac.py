@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from owlrl.describe.actor_critic import ActorCriticLearner
-from owlrl.describe.outputs import GaussianQ
+from owlrl.describe.outputs import ActionBox, GaussianQ
 from owlrl.describe.temperature import TaskTemperature
 from owlrl.describe.trained import Trained
-from owlrl.errors import NonFiniteError, OwlTypeError, OwlValueError
+from owlrl.errors import NonFiniteError, OwlTypeError
 from owlrl.gaussian import gaussian_nll
 from owlrl.learners.config import SAC_FAST, SACConfig
 from owlrl.learners.gaussian import GaussianActor, GaussianCritics
@@ -68,7 +68,7 @@ class SAC(LearningLoop):
     ) -> None:
         observation_space, action_space, _ = spaces_of(env)
         size = _observation_size("SAC", observation_space)
-        self._box = _ActionBounds("SAC", action_space)
+        self._box = ActionBox(action_space, where="SAC")
         if replay is None:
             replay = TaskScopedReplay.for_env(env, config.buffer_size, gamma=config.gamma, seed=seed)
         super().__init__(env, replay=replay, seed=seed, device=device)
@@ -278,38 +278,6 @@ class _DescribedSAC(ActorCriticLearner):
         self.agent.set_env(env)
 
 
-class _ActionBounds:
-    """A bounded Box of floats; anything else is refused."""
-
-    def __init__(self, where: str, space: Any) -> None:
-        low, high = getattr(space, "low", None), getattr(space, "high", None)
-        if low is None or high is None or np.dtype(space.dtype).kind != "f":
-            raise OwlTypeError(f"{where}: the action space is {space}; expected a Box of floats")
-        if not (np.isfinite(low).all() and np.isfinite(high).all() and (low < high).all()):
-            raise OwlValueError(
-                f"{where}: the action space is {space}; expected finite bounds with low < high for every "
-                "action (gymnasium.wrappers.RescaleAction gives an environment others)"
-            )
-        self.low, self.high = np.asarray(low), np.asarray(high)
-        self.size = int(self.low.size)
-
-    def draw(self, rng: np.random.Generator, rows: int) -> np.ndarray:
-        """Actions ``(rows, *shape)``, uniform between the bounds."""
-        share = rng.random((rows, *self.low.shape))
-        # a share of each bound, since their difference may overflow
-        return self._fit((1 - share) * self.low + share * self.high)
-
-    def array(self, action: torch.Tensor) -> np.ndarray:
-        """A tensor (rows, size) as ``(rows, *shape)`` in the dtype of the space and within its bounds."""
-        return self._fit(action.detach().cpu().numpy().reshape(-1, *self.low.shape))
-
-    def _fit(self, action: np.ndarray) -> np.ndarray:
-        # rounding may lead out of the bounds by a bit
-        action = action.astype(self.low.dtype, copy=False)
-        fitting: np.ndarray = np.minimum(np.maximum(action, self.low), self.high)  # faster than np.clip
-        return fitting
-
-
 def _observation_size(where: str, space: Any) -> int:
     """How many numbers an observation has; spaces without one shape are refused."""
     shape = getattr(space, "shape", None)
@@ -321,7 +289,7 @@ def _observation_size(where: str, space: Any) -> int:
     return int(np.prod(shape))
 
 
-def _networks(config: SACConfig, size: int, box: _ActionBounds) -> tuple[GaussianActor, GaussianCritics]:
+def _networks(config: SACConfig, size: int, box: ActionBox) -> tuple[GaussianActor, GaussianCritics]:
     low, high = box.low.ravel(), box.high.ravel()
     actor = GaussianActor(size, low, high, hidden=config.actor_hidden, log_std=config.log_std)
     critics = GaussianCritics(

@@ -4,14 +4,17 @@ from owlrl.regularizers.base import Regularizer
 from owlrl.regularizers.combined import CombinedRegularizer
 from owlrl.regularizers.distillation import DistillationRegularizer, distillation_loss, output_spread
 from owlrl.regularizers.ewc import EWCRegularizer, ewc_penalty, merge_terms
+from owlrl.regularizers.gem import GEMRegularizer, project_gradient
 
 __all__ = [
     "CombinedRegularizer",
     "DistillationRegularizer",
     "EWCRegularizer",
+    "GEMRegularizer",
     "Regularizer",
     "distillation_loss",
     "ewc_penalty",
     "merge_terms",
     "output_spread",
+    "project_gradient",
 ]

@@ -1,4 +1,4 @@
-"""What one row looks like, and the checks of all that is asked of a replay and put into it."""
+"""What one row looks like, and the checks of what is put into a replay."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import numpy as np
 import torch
 
 from owlrl._arguments import Arguments
-from owlrl.errors import NonFiniteError, OwlStateError, OwlTypeError, OwlValueError, raise_problems
-from owlrl.types import Transitions
+from owlrl.errors import NonFiniteError, OwlTypeError, OwlValueError, raise_problems
 
 Gathered = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 """Observation, action, reward, next observation, terminated, discount: the order of `Transitions`."""
@@ -36,7 +35,6 @@ class Rows(NamedTuple):
 
 REWARD = ArraySpec((), np.dtype(np.float32))
 FLAG = ArraySpec((), np.dtype(np.bool_))
-NOTHING = np.zeros(0)
 
 
 class RowSpec(NamedTuple):
@@ -54,13 +52,13 @@ class RowSpec(NamedTuple):
         where: str,
         task: str | None,
     ) -> Rows:
-        """Six given values as `Rows`, or one error naming everything wrong with them.
+        """Six given values as `Rows`, or one error that names everything wrong with them.
 
         Args:
-            values: what was given, in the order of the fields of `Rows`.
+            values: in the order of the fields of `Rows`.
             lead: leading shape of each value: () for one row, (E,) for one row per environment.
-            lanes: environments to take, in a batch; the others are not even looked at.
-            where: the call that asks, for the message.
+            lanes: environments to take from a batch; the others are not looked at.
+            where: the call, for the message.
             task: the current task, for the message.
         """
         wrong: list[str] = []
@@ -68,9 +66,11 @@ class RowSpec(NamedTuple):
         arrays = []
         specs = (self.observation, self.action, REWARD, self.observation, FLAG, FLAG)
         for name, value, spec in zip(Rows._fields, values, specs, strict=True):
-            array = _shaped(name, value, spec.shape, lead, lanes, wrong)
-            if array.dtype != spec.dtype and array is not NOTHING:
-                array = (_as_flags if spec is FLAG else _cast)(name, array, spec.dtype, wrong)
+            try:
+                array = _stored(value, spec, lead, lanes)
+            except (TypeError, ValueError) as error:
+                wrong.append(f"{name} {error}")
+                continue
             if spec.dtype.kind == "f" and np.count_nonzero(np.isfinite(array)) != array.size:
                 bad = ~np.isfinite(array.reshape(len(array), -1)).all(axis=1)
                 first = array[~np.isfinite(array)][0]
@@ -83,56 +83,38 @@ class RowSpec(NamedTuple):
         return Rows(*arrays)
 
 
-def _shaped(
-    name: str,
-    value: object,
-    shape: tuple[int, ...],
-    lead: tuple[int, ...],
-    lanes: np.ndarray,
-    wrong: list[str],
-) -> np.ndarray:
-    """``value`` as (K, *shape), or NOTHING."""
+def _stored(value: object, spec: ArraySpec, lead: tuple[int, ...], lanes: np.ndarray) -> np.ndarray:
+    """``value`` as (K, *shape) in the dtype of ``spec``; ValueError says what is wrong with it.
+
+    Nothing may be lost: floats may be rounded, whole numbers may not.
+    """
     try:
         array = as_array(value)
     except (ValueError, TypeError) as error:
-        wrong.append(f"{name} cannot be made an array ({error}); expected numbers")
-        return NOTHING
-    if array.shape != lead + shape:
+        raise ValueError(f"cannot be made an array ({error}); expected numbers") from error
+    if array.shape != lead + spec.shape:
         per = " (one row per environment)" if lead else ""
-        wrong.append(f"{name} has shape {array.shape}; expected {lead + shape}{per}")
-        return NOTHING
-    array = array if lead else array.reshape(-1, *shape)
-    return array if len(lanes) == len(array) else array[lanes]
-
-
-def _as_flags(name: str, array: np.ndarray, dtype: np.dtype, wrong: list[str]) -> np.ndarray:
-    """Numbers 0 and 1 as booleans."""
-    if array.dtype.kind not in "iuf" or not np.isin(array, (0, 1)).all():
-        wrong.append(f"{name} holds {array.dtype} values; expected booleans (or 0 and 1)")
-        return NOTHING
-    return array.astype(dtype)
-
-
-def _cast(name: str, array: np.ndarray, dtype: np.dtype, wrong: list[str]) -> np.ndarray:
-    """``array`` in ``dtype``, if nothing is lost by that; floats may be rounded, whole numbers may not."""
-    kind = array.dtype.kind
+        raise ValueError(f"has shape {array.shape}; expected {lead + spec.shape}{per}")
+    array = array if lead else array.reshape(-1, *spec.shape)
+    array = array if len(lanes) == len(array) else array[lanes]
+    kind, dtype = array.dtype.kind, spec.dtype
+    if array.dtype == dtype:
+        return array
+    if spec is FLAG:
+        if kind not in "iuf" or not np.isin(array, (0, 1)).all():
+            raise ValueError(f"holds {array.dtype} values; expected booleans (or 0 and 1)")
+        return array.astype(dtype)
     if kind not in "biuf" or (kind == "f" and dtype.kind != "f"):
-        wrong.append(
-            f"{name} has dtype {array.dtype}; expected {dtype} (or one that fits into it without loss)"
-        )
-        return np.zeros(array.shape, dtype)
+        raise ValueError(f"has dtype {array.dtype}; expected {dtype} (or one that fits into it without loss)")
     with np.errstate(all="ignore"):  # what overflows becomes infinite and is reported as such
-        stored = array.astype(dtype)
+        stored: np.ndarray = array.astype(dtype)
+    fits = kind == "f" or np.array_equal(stored, array)
     if dtype.kind in "iu" and array.size:
         limits = np.iinfo(dtype)
         fits = limits.min <= int(array.min()) and int(array.max()) <= limits.max
-    else:
-        fits = kind == "f" or np.array_equal(stored, array)
     if not fits:
-        wrong.append(
-            f"{name} has dtype {array.dtype} and values from {array.min()} to {array.max()}; "
-            f"expected values that {dtype} can hold"
-        )
+        values = f"values from {array.min()} to {array.max()}"
+        raise ValueError(f"has dtype {array.dtype} and {values}; expected values that {dtype} can hold")
     return stored
 
 
@@ -186,56 +168,6 @@ def array_spec(
         )
         return REWARD
     return ArraySpec(sizes, made)
-
-
-def to_transitions(
-    found: Gathered,
-    weight: np.ndarray | None,
-    index: np.ndarray | None,
-    task: str | None,
-    device: torch.device | str,
-) -> Transitions:
-    """Gathered arrays as `Transitions` on ``device``, without copying what is on the CPU."""
-    observation, action, reward, after, terminated, discount = map(torch.from_numpy, found)
-    weights = None if weight is None else torch.from_numpy(weight)
-    made = Transitions(observation, action, reward, after, terminated, discount, weights, index, task)
-    return made if device == "cpu" else made.to(device)
-
-
-def check_batch_size(where: str, size: Any, rows: int, task: str | None, *, least: int | None = None) -> None:
-    """Raise unless ``size`` is a positive int and there are as many rows (or ``least`` rows)."""
-    arguments = Arguments(where)
-    size = arguments.integer("the number of rows asked for", size)
-    arguments.check()
-    if rows < (size if least is None else least):
-        of_task = "" if task is None else f" of task {task!r}"
-        raise OwlStateError(
-            f"{where}: {size} rows{of_task} were asked for and there are {rows}; "
-            "add more first, or ask for fewer"
-        )
-
-
-def check_priorities(
-    where: str, index: object, priorities: object, num_rows: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Rows (B,) int64 and priorities (B,) float64, or one error naming what is wrong with them."""
-    rows, new = as_array(index), as_array(priorities)
-    problems = []
-    if rows.ndim != 1 or rows.dtype.kind not in "iu":
-        problems.append(f"index is {rows.dtype} {rows.shape}; expected the index of a sample, ints (B,)")
-    elif len(rows) and not 0 <= rows.min() <= rows.max() < num_rows:
-        problems.append(
-            f"index runs from {rows.min()} to {rows.max()}; expected rows from 0 to {num_rows - 1}"
-        )
-    if new.shape != rows.shape or new.dtype.kind not in "iuf":
-        problems.append(f"priorities is {new.dtype} {new.shape}; expected numbers {rows.shape}")
-    elif (new < 0).any():
-        problems.append(f"priorities has {new.min()}; expected numbers >= 0, e.g. td_error.abs()")
-    raise_problems(where, problems)
-    bad = np.flatnonzero(~np.isfinite(new))
-    if len(bad):
-        raise NonFiniteError(f"{where}: priorities[{bad[0]}] is {new[bad[0]]}; expected finite numbers")
-    return rows.astype(np.int64), new.astype(np.float64)
 
 
 def restored_generator(state: Mapping[str, Any]) -> np.random.Generator:

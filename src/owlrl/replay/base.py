@@ -1,11 +1,10 @@
-"""What the replays on rings have in common: storing, drawing, looking at what is new, saving."""
+"""What the replays on rings share: storing, drawing, looking at new rows, saving."""
 
 from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, TypedDict
 
 import numpy as np
@@ -14,17 +13,8 @@ import torch
 from typing_extensions import Self
 
 from owlrl._arguments import Arguments, own_generator
-from owlrl.errors import OwlStateError, OwlTypeError, raise_problems
-from owlrl.replay._rows import (
-    RowSpec,
-    array_spec,
-    as_array,
-    check_batch_size,
-    check_priorities,
-    restored_generator,
-    spaces_of,
-    to_transitions,
-)
+from owlrl.errors import NonFiniteError, OwlStateError, OwlTypeError, raise_problems
+from owlrl.replay._rows import RowSpec, array_spec, as_array, restored_generator, spaces_of
 from owlrl.replay.ring import FrameRing
 from owlrl.replay.samplers import Sampler, UniformSampler
 from owlrl.types import Transitions
@@ -119,15 +109,14 @@ class RingReplay(ABC):
         given = action_space is not None and (tuple(action_shape) != () or np.dtype(action_dtype) != np.int64)
         action = array_spec("action", action_space, action_shape, action_dtype, arguments, given=given)
         self.num_envs = arguments.integer("num_envs", num_envs)
-        least = self.num_envs if isinstance(self.num_envs, int) else 1
-        self.capacity = arguments.integer("capacity", capacity, least=max(1, least))
+        least = max(1, self.num_envs) if isinstance(self.num_envs, int) else 1
+        self.capacity = arguments.integer("capacity", capacity, least=least)
         self.n_step = arguments.integer("n_step", n_step)
         self.gamma = arguments.number("gamma", gamma, least=0.0, most=1.0)
         self.seed = arguments.integer("seed", seed, least=0, none=True)
-        if sampler is not None and not isinstance(sampler, Sampler):
-            arguments.problem(
-                f"sampler is {sampler!r}; expected e.g. UniformSampler() or PrioritizedSampler()"
-            )
+        if not isinstance(sampler, Sampler | None):
+            expected = "expected e.g. UniformSampler() or PrioritizedSampler()"
+            arguments.problem(f"sampler is {sampler!r}; {expected}")
         self.device = arguments.device("device", device)
         arguments.check()
         self.observation_shape, self.observation_dtype = observation.shape, observation.dtype
@@ -184,11 +173,6 @@ n_step=1, warm_start=50000, stored={})
         self._task = task
         self._look()
 
-    def _check_task(self, method: str, task: object) -> None:
-        if not isinstance(task, str):
-            where = f"{type(self).__name__}.{method}"
-            raise OwlTypeError(f"{where}: task is {task!r} ({type(task).__name__}); expected a str")
-
     def end_task(self) -> None:
         """Keep what a later visit of the current task should start from."""
         if self._task is None:
@@ -198,12 +182,17 @@ n_step=1, warm_start=50000, stored={})
         self._end(self._task)
 
     def forget(self, task: str) -> None:
-        """Drop what is kept of ``task``; there is no current task afterwards if it was that."""
+        """Drop what is kept of ``task``; if it is the current one, there is none afterwards."""
         self._check_task("forget", task)
         self._forget(task)
         if task == self._task:
             self._task = None
             self.clear()
+
+    def _check_task(self, method: str, task: object) -> None:
+        if not isinstance(task, str):
+            where = f"{type(self).__name__}.{method}"
+            raise OwlTypeError(f"{where}: task is {task!r} ({type(task).__name__}); expected a str")
 
     @abstractmethod
     def _begin(self, task: str) -> None:
@@ -220,35 +209,36 @@ n_step=1, warm_start=50000, stored={})
     def new_rows(self) -> Transitions | None:
         """The rows added since the last call, or since `begin_task`; None if there are none.
 
-        Copies on the CPU, one step each whatever ``n_step`` is, environment by environment, oldest first;
-        ``truncated``, ``env`` and ``task`` are filled in. What a task was refilled with is not new. Rows that
-        were overwritten before they were looked at are counted in ``lost_rows``, with one warning.
+        Copies on the CPU, one step each whatever ``n_step`` is, environment by environment, oldest first,
+        with ``truncated``, ``env`` and ``task``. Rows that a task was refilled with are not new. Rows that
+        were overwritten before a look are counted in ``lost_rows``, with one warning.
         """
         ring = self._store.ring
         rows, added = ring.rows_since(self._looked_at), ring.added - self._added_before
         self._look()
-        if added > len(rows):
-            self._lose(added - len(rows))
+        lost = added - len(rows)
+        if lost > 0 and not self.lost_rows:
+            warnings.warn(
+                f"{type(self).__name__}: {lost} rows were overwritten before new_rows() looked at them; a "
+                f"capacity above {self.capacity} or more frequent looks would keep them. Later ones are "
+                "counted in lost_rows without a warning",
+                stacklevel=2,
+            )
+        self.lost_rows += max(0, lost)
         if not len(rows):
             return None
-        made = to_transitions(ring.gather(rows, 1, self.gamma), None, None, self._task, "cpu")
-        env = torch.from_numpy(rows % self.num_envs)
-        return replace(made, truncated=torch.from_numpy(ring.truncated[rows]), env=env)
+        found = map(torch.from_numpy, ring.gather(rows, 1, self.gamma))
+        observation, action, reward, after, terminated, discount = found
+        return Transitions(
+            *(observation, action, reward, after, terminated, discount),
+            task=self._task,
+            truncated=torch.from_numpy(ring.truncated[rows]),
+            env=torch.from_numpy(rows % self.num_envs),
+        )
 
     def _look(self) -> None:
         ring = self._store.ring
         self._looked_at, self._added_before = ring.position, ring.added
-
-    def _lose(self, count: int) -> None:
-        if not self.lost_rows:
-            name = type(self).__name__
-            warnings.warn(
-                f"{name}: {count} rows were overwritten before new_rows() looked at them; a capacity above "
-                f"{self.capacity} or more frequent looks would keep them. Later ones are counted in "
-                "lost_rows without a warning",
-                stacklevel=3,
-            )
-        self.lost_rows += count
 
     def add(
         self,
@@ -305,57 +295,45 @@ n_step=1, warm_start=50000, stored={})
                 environments whose episode had not ended in the step before.
         """
         where = f"{type(self).__name__}.add_batch"
-        lanes = self._lanes if mask is None else self._masked(where, mask)
+        lanes = self._lanes
+        if mask is not None:
+            chosen = as_array(mask)
+            if chosen.dtype != np.bool_ or chosen.shape != (self.num_envs,):
+                wrong = f"mask is {chosen.dtype} {chosen.shape}; expected bool ({self.num_envs},)"
+                raise_problems(where, [wrong])
+            lanes = np.flatnonzero(chosen)
         values = (observation, action, reward, next_observation, terminated, truncated)
         rows = self._spec.rows(values, lead=(self.num_envs,), lanes=lanes, where=where, task=self._task)
         if len(lanes):
             self._store.draw.changed(*self._store.ring.add(lanes, rows))
 
-    def _masked(self, where: str, mask: object) -> np.ndarray:
-        chosen = as_array(mask)
-        if chosen.dtype != np.bool_ or chosen.shape != (self.num_envs,):
-            raise_problems(
-                where, [f"mask is {chosen.dtype} {chosen.shape}; expected bool ({self.num_envs},)"]
-            )
-        return np.flatnonzero(chosen)
-
     def sample(self, batch_size: int) -> Transitions:
         """Draw ``batch_size`` rows with replacement, as the sampler says, as fresh tensors on ``device``."""
         if type(batch_size) is not int or not 0 < batch_size <= len(self._store.ring):
-            check_batch_size(f"{type(self).__name__}.sample", batch_size, len(self._store), self._task)
-        choice = self._choose(batch_size)
-        rows, weight = choice[0].draw.draw(batch_size, self._rng, self.n_step)
-        return self._transitions(choice, rows, weight, self.n_step)
+            batch_size = self._checked_size(batch_size)
+        store, task, offset = self._choose(batch_size)
+        rows, weight = store.draw.draw(batch_size, self._rng, self.n_step)
+        found = store.ring.gather(rows, self.n_step, self.gamma)
+        observation, action, reward, after, terminated, discount = map(torch.from_numpy, found)
+        weights, index = None if weight is None else torch.from_numpy(weight), rows + offset
+        made = Transitions(observation, action, reward, after, terminated, discount, weights, index, task)
+        return made if self.device == "cpu" else made.to(self.device)
 
-    def sample_distinct(self, limit: int) -> Transitions:
-        """Draw ``limit`` different rows uniformly, or take all if there are not more than that.
-
-        For estimates over the current task's rows, such as an importance or what a single step
-        of the task looks like: always one step, whatever ``n_step`` is. The sampler is not asked; an
-        empty replay is an error.
-        """
-        where = f"{type(self).__name__}.sample_distinct"
-        check_batch_size(where, limit, len(self._store), self._task, least=1)
-        rows = self._store.ring.live_rows()
-        if limit < len(rows):
-            rows = self._rng.choice(rows, limit, replace=False, shuffle=False)
-        return self._transitions(self._current(), rows, None, n_step=1)
-
-    def _current(self) -> Choice:
-        """The rows of the current task."""
-        return self._store, self._task, 0
+    def _checked_size(self, batch_size: object) -> int:
+        arguments = Arguments(f"{type(self).__name__}.sample")
+        size: int = arguments.integer("the number of rows asked for", batch_size)
+        arguments.check()
+        if len(self) < size:
+            of_task = "" if self._task is None else f" of task {self._task!r}"
+            raise OwlStateError(
+                f"{arguments.where}: {size} rows{of_task} were asked for and there are {len(self)}; "
+                "add more first, or ask for fewer"
+            )
+        return size
 
     def _choose(self, batch_size: int) -> Choice:
-        """The rows that the next batch is drawn from."""
-        return self._current()
-
-    def _transitions(
-        self, choice: Choice, rows: np.ndarray, weight: np.ndarray | None, n_step: int
-    ) -> Transitions:
-        store, task, offset = choice
-        found = store.ring.gather(rows, n_step, self.gamma)
-        index = rows + offset if offset else rows
-        return to_transitions(found, weight, index, task, self.device)
+        """Where the next batch is drawn from."""
+        return self._store, self._task, 0
 
     def update_priorities(self, index: np.ndarray, priorities: object) -> None:
         """Tell the sampler how wrong rows were, e.g. ``update_priorities(t.index, td_error.abs())``.
@@ -366,10 +344,9 @@ n_step=1, warm_start=50000, stored={})
             index: (B,) the ``index`` of a sample.
             priorities: (B,) numbers >= 0, an array or a tensor.
         """
-        stores = self._stores()
-        size = self._store.ring.num_rows
+        stores, size = self._stores(), self._store.ring.num_rows
         where = f"{type(self).__name__}.update_priorities"
-        rows, new = check_priorities(where, index, priorities, size * len(stores))
+        rows, new = _checked_priorities(where, as_array(index), as_array(priorities), size * len(stores))
         for place, store in enumerate(stores):
             mine = rows // size == place
             # rows where no transition starts any more are left out
@@ -422,10 +399,16 @@ n_step=1, warm_start=50000, stored={})
                 if theirs[name] != mine:
                     problems.append(f"{name} is {theirs[name]!r} in the state; expected {mine!r}")
             if not problems:
-                rng, task = restored_generator(state_dict["rng"]), state_dict.get("task")
-                if task is not None and not isinstance(task, str):
+                rng, task, new = (
+                    restored_generator(state_dict["rng"]),
+                    state_dict.get("task"),
+                    state_dict["new"],
+                )
+                frames, rows, lost = as_array(new["frames"]), int(new["rows"]), int(new["lost"])
+                if not isinstance(task, str | None):
                     raise TypeError(f"task is {task!r}")
-                frames, rows, lost = self._checked_new(state_dict["new"])
+                if frames.shape != (self.num_envs,) or frames.dtype != np.int64 or (frames < 0).any():
+                    raise ValueError(f"new frames are {frames.dtype} {frames.shape}; expected int64 per env")
                 self._restore(state_dict["contents"], task)
                 self._rng, self._task, self.lost_rows = rng, task, lost
                 self._look()
@@ -435,12 +418,6 @@ n_step=1, warm_start=50000, stored={})
                 f"the state is damaged ({type(error).__name__}: {error}); pass what state_dict() gave"
             )
         raise_problems(where, problems)
-
-    def _checked_new(self, new: Mapping[str, Any]) -> tuple[np.ndarray, int, int]:
-        frames, rows, lost = as_array(new["frames"]), int(new["rows"]), int(new["lost"])
-        if frames.shape != (self.num_envs,) or frames.dtype != np.int64 or (frames < 0).any():
-            raise ValueError(f"new frames are {frames.dtype} {frames.shape}; expected int64 per environment")
-        return frames, rows, lost
 
     def _layout(self) -> dict[str, Any]:
         return {
@@ -454,10 +431,37 @@ n_step=1, warm_start=50000, stored={})
             "sampler": type(self.sampler).__name__,
         }
 
-    @abstractmethod
     def _contents(self) -> dict[str, Any]:
         """All rows."""
+        return {"store": self._store.state_dict()}
 
-    @abstractmethod
     def _restore(self, contents: Mapping[str, Any], task: str | None) -> None:
         """Take on ``contents``, or raise KeyError, TypeError or ValueError with nothing changed."""
+        self._store = self._restored(contents["store"])
+
+    def _restored(self, state: Mapping[str, Any]) -> RowStore:
+        store = self._new_store()
+        store.load_state_dict(state)
+        return store
+
+
+def _checked_priorities(
+    where: str, rows: np.ndarray, new: np.ndarray, num_rows: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Rows (B,) int64 and priorities (B,) float64, or one error that names what is wrong with them."""
+    problems = []
+    if rows.ndim != 1 or rows.dtype.kind not in "iu":
+        problems.append(f"index is {rows.dtype} {rows.shape}; expected the index of a sample, ints (B,)")
+    elif len(rows) and not 0 <= rows.min() <= rows.max() < num_rows:
+        problems.append(
+            f"index runs from {rows.min()} to {rows.max()}; expected rows from 0 to {num_rows - 1}"
+        )
+    if new.shape != rows.shape or new.dtype.kind not in "iuf":
+        problems.append(f"priorities is {new.dtype} {new.shape}; expected numbers {rows.shape}")
+    elif (new < 0).any():
+        problems.append(f"priorities has {new.min()}; expected numbers >= 0, e.g. td_error.abs()")
+    raise_problems(where, problems)
+    bad = np.flatnonzero(~np.isfinite(new))
+    if len(bad):
+        raise NonFiniteError(f"{where}: priorities[{bad[0]}] is {new[bad[0]]}; expected finite numbers")
+    return rows.astype(np.int64), new.astype(np.float64)

@@ -9,7 +9,7 @@ import numpy as np
 
 from owlrl.replay._rows import Gathered, Rows, RowSpec, as_array
 
-__all__ = ["FrameRing", "fair_shares", "n_step_return"]
+__all__ = ["FrameRing", "n_step_return"]
 
 FRAMES = ("observation", "action", "reward", "terminated", "truncated", "live")  # what a row has
 _FLOAT32, _INT64 = np.dtype(np.float32), np.dtype(np.int64)
@@ -174,33 +174,21 @@ class FrameRing:
 
     def gather(self, rows: np.ndarray, n_step: int, gamma: float) -> Gathered:
         """The transitions that start at live ``rows`` (B,), as n-step returns, in fresh arrays."""
-        if n_step > 1:
-            return self._gather_ahead(rows, n_step, gamma)
-        steps = self.steps.take(rows)
-        discount = np.empty(len(rows), _FLOAT32)
-        discount.fill(gamma)
-        action = steps["action"]
+        steps, last = self.steps.take(rows), rows
+        action, reward, terminated = steps["action"], steps["reward"], steps["terminated"]
+        if n_step == 1:
+            discount = np.full(len(rows), gamma, _FLOAT32)
+        else:
+            ahead = (rows[:, None] + self.num_lanes * np.arange(n_step)) % self.num_rows  # (B, n)
+            reward, discount, summed = n_step_return(self.reward[ahead], self.live[ahead], gamma)
+            last = ahead[np.arange(len(rows)), summed - 1]
+            terminated = self.terminated[last]
         return (
             self.observation.take(rows, 0),
             action if action.dtype == self._action_dtype else action.astype(self._action_dtype),
-            steps["reward"],
-            self.observation.take(rows + self._next, 0, mode="wrap"),
-            steps["terminated"],
-            discount,
-        )
-
-    def _gather_ahead(self, rows: np.ndarray, n_step: int, gamma: float) -> Gathered:
-        ahead = rows[:, None] + self.num_lanes * np.arange(n_step)  # (B, n)
-        if ahead.max(initial=0) >= self.num_rows:
-            ahead %= self.num_rows
-        reward, discount, steps = n_step_return(self.reward[ahead], self.live[ahead], gamma)
-        last = ahead[np.arange(len(rows)), steps - 1]
-        return (
-            self.observation.take(rows, 0),
-            self.action[rows].astype(self._action_dtype, copy=False),
             reward,
-            self.observation.take(last + self.num_lanes, 0, mode="wrap"),
-            self.terminated[last],
+            self.observation.take(last + self._next, 0, mode="wrap"),
+            terminated,
             discount,
         )
 
@@ -236,6 +224,8 @@ class FrameRing:
         self, rows: np.ndarray, used: np.ndarray, tail: np.ndarray, still_open: np.ndarray
     ) -> dict[str, Any]:
         frames = {name: getattr(self, name)[rows] for name in FRAMES}
+        for name in set(FRAMES) - {"observation", "live"}:
+            frames[name][~frames["live"]] = 0  # where nothing starts: left by rows that were there before
         return {**frames, "used": used, "tail": tail.copy(), "open": still_open.copy()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -296,13 +286,7 @@ def _integers(rng: np.random.Generator, stop: int, count: int) -> np.ndarray:
 
 
 def fair_shares(counts: np.ndarray, limit: int) -> np.ndarray:
-    """Split ``limit`` over lanes as evenly as their ``counts`` (E,) allow.
-
-    >>> import numpy as np
-    >>> from owlrl.replay.ring import fair_shares
-    >>> fair_shares(np.array([9, 1, 9]), 8)
-    array([3, 1, 4])
-    """
+    """Split ``limit`` over lanes as evenly as their ``counts`` (E,) allow: 8 of 9, 1, 9 → 3, 1, 4."""
     shares = np.zeros_like(counts)
     left = min(limit, int(counts.sum()))
     order = np.argsort(counts, kind="stable")

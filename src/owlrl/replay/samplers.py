@@ -1,8 +1,7 @@
 """Which rows a replay draws: uniformly, by priority, or with a share that leads to a reward.
 
-A sampler is a small object with settings that may be changed at any time
-(``replay.sampler.beta = 1.0``); what it has to remember about the rows of one ring lives in
-the `RowDraw` that `Sampler.bind` makes.
+A sampler has settings that may be changed at any time (``replay.sampler.beta = 1.0``). What it remembers of
+the rows of one ring is in the `RowDraw` that `Sampler.bind` makes.
 """
 
 from __future__ import annotations
@@ -17,40 +16,56 @@ from owlrl.replay.ring import FrameRing
 __all__ = ["PrioritizedSampler", "RewardBalancedSampler", "RowDraw", "Sampler", "UniformSampler"]
 
 
-class RowDraw(Protocol):
-    """A sampler bound to one ring: draws live rows, and is notified of every change to them."""
+Drawn = tuple[np.ndarray, np.ndarray | None]  # rows (B,) int64; importance weights (B,) float32, or None
+
+
+class RowDraw:
+    """A sampler bound to one ring: draws live rows, and is notified of every change to them.
+
+    This base draws uniformly and remembers nothing.
+
+    >>> import numpy as np
+    >>> from owlrl.replay import RowDraw, TaskScopedReplay
+    >>> class Newest:  # a sampler of the row that came last
+    ...     def bind(self, ring):
+    ...         draw = RowDraw(ring)
+    ...         draw.changed = lambda added, dropped: setattr(draw, "last", added[-1])
+    ...         draw.draw = lambda count, rng, n_step: (np.full(count, draw.last), None)
+    ...         return draw
+    >>> replay = TaskScopedReplay(9, observation_shape=(), observation_dtype=np.int64, sampler=Newest())
+    >>> for step in range(5):
+    ...     replay.add(step, 0, 0.0, step + 1, False, False)
+    >>> replay.sample(2).observation
+    tensor([4, 4])
+    """
+
+    def __init__(self, ring: FrameRing) -> None:
+        self._ring = ring
 
     def changed(self, added: np.ndarray, dropped: np.ndarray) -> None:
         """Rows were overwritten (``dropped``), then rows became live (``added``, may repeat them)."""
-        ...
 
     def cleared(self) -> None:
         """No row is live any more."""
-        ...
 
-    def draw(self, count: int, rng: np.random.Generator, n_step: int) -> tuple[np.ndarray, np.ndarray | None]:
-        """``count`` live rows (count,) int64, and importance weights (count,) float32 or None.
-
-        The rows will be looked up as ``n_step`` returns.
-        """
-        ...
+    def draw(self, count: int, rng: np.random.Generator, n_step: int) -> Drawn:
+        """``count`` live rows, which will be looked up as ``n_step`` returns, and their weights."""
+        return self._ring.draw(count, rng), None
 
     def update(self, rows: np.ndarray, priorities: np.ndarray) -> None:
         """Live ``rows`` have new ``priorities``, finite and >= 0."""
-        ...
 
     def state_dict(self) -> dict[str, Any]:
         """What cannot be read off the ring."""
-        ...
+        return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from ``state``; the ring's rows are there already. ValueError if they do not fit."""
-        ...
 
 
 @runtime_checkable
 class Sampler(Protocol):
-    """Anything that can make a `RowDraw` for a ring; one sampler may serve several rings.
+    """Makes a `RowDraw` for a ring; one sampler may serve several rings.
 
     >>> from owlrl.replay import Sampler, UniformSampler
     >>> isinstance(UniformSampler(), Sampler)
@@ -72,33 +87,10 @@ class UniformSampler:
 
     def bind(self, ring: FrameRing) -> RowDraw:
         """Start drawing from ``ring``."""
-        return _UniformDraw(ring)
+        return RowDraw(ring)
 
     def __repr__(self) -> str:
         return "UniformSampler()"
-
-
-class _UniformDraw:
-    def __init__(self, ring: FrameRing) -> None:
-        self._ring = ring
-
-    def changed(self, added: np.ndarray, dropped: np.ndarray) -> None:
-        """The ring knows its live rows."""
-
-    def cleared(self) -> None:
-        """The ring knows its live rows."""
-
-    def draw(self, count: int, rng: np.random.Generator, n_step: int) -> tuple[np.ndarray, np.ndarray | None]:
-        return self._ring.draw(count, rng), None
-
-    def update(self, rows: np.ndarray, priorities: np.ndarray) -> None:
-        """All rows stay equal, so a learner may report priorities to any sampler."""
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """There is nothing to load."""
 
 
 class PrioritizedSampler:
@@ -139,10 +131,10 @@ class PrioritizedSampler:
         return f"PrioritizedSampler(alpha={self.alpha}, beta={self.beta}, epsilon={self.epsilon})"
 
 
-class _PrioritizedDraw:
+class _PrioritizedDraw(RowDraw):
     def __init__(self, settings: PrioritizedSampler, ring: FrameRing) -> None:
+        super().__init__(ring)
         self._settings = settings
-        self._ring = ring
         self._tree = SumTree(ring.num_rows)
         self._largest = 1.0
 
@@ -155,7 +147,7 @@ class _PrioritizedDraw:
         self._tree.clear()
         self._largest = 1.0
 
-    def draw(self, count: int, rng: np.random.Generator, n_step: int) -> tuple[np.ndarray, np.ndarray | None]:
+    def draw(self, count: int, rng: np.random.Generator, n_step: int) -> Drawn:
         total = self._tree.total
         if total == 0.0:  # every priority and epsilon are zero: nothing is preferred
             return self._ring.draw(count, rng), np.ones(count, np.float32)
@@ -187,11 +179,8 @@ class _PrioritizedDraw:
         self._largest = largest
 
 
-WIDTH = 32
-"""Children per node: wide nodes mean few levels, so few numpy calls for a whole batch."""
-
-TOP = 1024
-"""The top level may be this long; it is searched as one sorted array."""
+WIDTH = 32  # children per node: wide nodes mean few levels, so few numpy calls for a whole batch
+TOP = 1024  # the top level may be this long; it is searched as one sorted array
 
 
 class SumTree:
@@ -262,21 +251,18 @@ class SumTree:
 class RewardBalancedSampler:
     """A fixed share of every batch from rows that lead to a reward; the rest uniform.
 
-    With sparse rewards a uniform batch rarely holds one. A rewarded row is drawn uniformly
-    from those with a reward, good or bad; the draw then steps back by 0 to ``reach`` - 1 steps
-    (not beyond the episode's start), so that the way to the reward has its turn, too.
+    With sparse rewards a uniform batch rarely holds one. A rewarded row is drawn uniformly from those with a
+    reward, good or bad; the draw then steps back by 0 to ``reach`` - 1 steps within the episode, so that
+    the way to the reward is drawn, too. The rewarded rows come first in the batch.
 
-    The batch is biased on purpose: there are no weights to undo it, since undoing it would
-    make the rewards rare again. The values learned for deterministic tasks do not suffer;
-    where outcomes are random, rewarded outcomes are overrated. The rewarded rows come first
-    in the batch. Without any rewarded row all rows are uniform.
+    The batch is biased on purpose, without weights, which would make the rewards rare again. Values learned
+    for deterministic tasks do not suffer; where outcomes are random, rewarded outcomes are overrated.
 
     Args:
-        fraction: share of the batch; where ``fraction * batch_size`` is no whole number, it
-            is rounded up or down at random, so that it holds on average.
+        fraction: share of the batch, on average where ``fraction * batch_size`` is no whole number.
         above: rewards up to this size are not counted: an exploration bonus is on every row.
-        reach: how far before a reward rows are drawn; None for the replay's ``n_step``, the returns that
-            contain it. A longer reach teaches the way after a single success.
+        reach: how far before a reward rows are drawn; None for the replay's ``n_step``. A longer reach
+            teaches the way after a single success.
 
     >>> import numpy as np
     >>> from owlrl.replay import RewardBalancedSampler, TaskScopedReplay
@@ -305,12 +291,12 @@ class RewardBalancedSampler:
         return f"RewardBalancedSampler({self.fraction}{above}{reach})"
 
 
-class _RewardBalancedDraw:
+class _RewardBalancedDraw(RowDraw):
     """Keeps the rewarded rows as a dense list, with each row's place in it."""
 
     def __init__(self, settings: RewardBalancedSampler, ring: FrameRing) -> None:
+        super().__init__(ring)
         self._settings = settings
-        self._ring = ring
         self._rows = np.zeros(16, np.int64)
         self._size = 0
         self._place = np.full(ring.num_rows, -1, np.int32)
@@ -347,7 +333,7 @@ class _RewardBalancedDraw:
         self._place[self._rows[: self._size]] = -1
         self._size = 0
 
-    def draw(self, count: int, rng: np.random.Generator, n_step: int) -> tuple[np.ndarray, np.ndarray | None]:
+    def draw(self, count: int, rng: np.random.Generator, n_step: int) -> Drawn:
         rewarded = int(self._settings.fraction * count + rng.random()) if self._size else 0
         rows = self._ring.draw(count, rng)
         if rewarded:
@@ -365,9 +351,6 @@ class _RewardBalancedDraw:
             moving &= (wish >= step) & self._ring.live[before]
             rows = np.where(moving, before, rows)
         return rows
-
-    def update(self, rows: np.ndarray, priorities: np.ndarray) -> None:
-        """Rewards alone decide."""
 
     def state_dict(self) -> dict[str, Any]:
         # The order of the list decides which row a random number picks.

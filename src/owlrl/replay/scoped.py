@@ -104,13 +104,13 @@ class TaskScopedReplay(RingReplay):
             task: {name: array.copy() for name, array in frames.items()}
             for task, frames in self._stored.items()
         }
-        return {"store": self._store.state_dict(), "stored": stored}
+        return {**super()._contents(), "stored": stored}
 
     def _restore(self, contents: Mapping[str, Any], task: str | None) -> None:
-        store = self._new_store()
-        store.load_state_dict(contents["store"])
-        self._stored = {name: store.ring.checked(frames) for name, frames in contents["stored"].items()}
-        self._store = store
+        ring = self._store.ring
+        stored = {name: ring.checked(frames) for name, frames in contents["stored"].items()}
+        super()._restore(contents, task)
+        self._stored = stored
 
 
 class SharedReplay(RingReplay):
@@ -118,8 +118,7 @@ class SharedReplay(RingReplay):
 
     Arguments and methods are those of `TaskScopedReplay` without ``warm_start``. Rows of all
     tasks mix in a batch, so its ``task`` is None. No n-step sum crosses from one task to the next.
-    It is meant for a learner with one head: `sample_distinct` mixes tasks as well, so inside an
-    `OwlWrapper` a head would be taught and measured by other tasks' rows.
+    For a learner with one head: inside an `OwlWrapper` a head would be trained on other tasks' rows.
 
     >>> import numpy as np
     >>> from owlrl.replay import SharedReplay
@@ -145,16 +144,8 @@ class SharedReplay(RingReplay):
             "clear() forgets all, and a TaskScopedReplay keeps tasks apart"
         )
 
-    def _current(self) -> Choice:
+    def _choose(self, batch_size: int) -> Choice:
         return self._store, None, 0
-
-    def _contents(self) -> dict[str, Any]:
-        return {"store": self._store.state_dict()}
-
-    def _restore(self, contents: Mapping[str, Any], task: str | None) -> None:
-        store = self._new_store()
-        store.load_state_dict(contents["store"])
-        self._store = store
 
 
 class RehearsalReplay(RingReplay):
@@ -163,8 +154,8 @@ class RehearsalReplay(RingReplay):
     With probability ``current`` that is the current task, otherwise an earlier one drawn
     uniformly; ``Transitions.task`` tells which. Arguments and methods are those of
     `TaskScopedReplay`, with ``current`` instead of ``warm_start``; there is a ring of
-    ``capacity`` rows per task, whose memory the system hands out as it fills. ``len``, `clear`
-    and `sample_distinct` are about the current task. Earlier tasks with fewer rows than a batch
+    ``capacity`` rows per task, whose memory the system hands out as it fills. ``len`` and
+    `clear` are about the current task. Earlier tasks with fewer rows than a batch
     are left out of the draw. Rows added before the first `begin_task` go with it. A loop that uses
     it must train the head of ``batch.task``, not the active one (`owlrl.learners.DQN.head_of`).
 
@@ -214,22 +205,14 @@ class RehearsalReplay(RingReplay):
         own = [self._store] if self._task is None else []  # rows of no task
         return [*self._by_task.values(), *own]
 
-    def _choice(self, task: str | None) -> Choice:
-        tasks = list(self._by_task)
-        if task is None:
-            return self._store, None, len(tasks) * self._store.ring.num_rows
-        return self._by_task[task], task, tasks.index(task) * self._store.ring.num_rows
-
-    def _current(self) -> Choice:
-        return self._choice(self._task)
-
     def _choose(self, batch_size: int) -> Choice:
-        earlier = [
-            task for task, store in self._by_task.items() if task != self._task and len(store) >= batch_size
-        ]
+        tasks, task = list(self._by_task), self._task
+        earlier = [name for name in tasks if name != task and len(self._by_task[name]) >= batch_size]
         if earlier and self._rng.random() >= self.current:
-            return self._choice(earlier[int(self._rng.random() * len(earlier))])
-        return self._current()
+            task = earlier[int(self._rng.random() * len(earlier))]
+        place = len(tasks) if task is None else tasks.index(task)
+        store = self._store if task is None else self._by_task[task]
+        return store, task, place * store.ring.num_rows
 
     def _more(self) -> str:
         return f", current={self.current}, tasks={self.tasks}"
@@ -241,13 +224,6 @@ class RehearsalReplay(RingReplay):
         return contents if self._task is not None else {**contents, "store": self._store.state_dict()}
 
     def _restore(self, contents: Mapping[str, Any], task: str | None) -> None:
-        by_task = {}
-        for name, state in contents["by_task"].items():
-            by_task[name] = self._new_store()
-            by_task[name].load_state_dict(state)
-        if task is None:
-            store = self._new_store()
-            store.load_state_dict(contents["store"])
-        else:
-            store = by_task[task]
-        self._store, self._by_task = store, by_task
+        by_task = {name: self._restored(state) for name, state in contents["by_task"].items()}
+        self._store = self._restored(contents["store"]) if task is None else by_task[task]
+        self._by_task = by_task

@@ -48,7 +48,7 @@ class ExpWeightsSelector(Selector):
     such a loss for a perfect one.
 
     The defaults did best, or as well as the best, over 20 seeds of six kinds of simulated look-alike
-    tasks at low noise; ``docs/results.md`` has the table and says how it came about.
+    tasks at low noise; ``docs/results/selection.md`` has the table and says how it came about.
 
     Args:
         eta: step size η; the paper's 0.88 for DQN.
@@ -65,8 +65,7 @@ class ExpWeightsSelector(Selector):
             None: 8 for hedge, 1 for the others.
         relative: hedge only: divide the losses of each step by their largest (`relative_losses`);
             for losses of unknown size, such as those of ``TDErrorEvidence(calibrated=False)``.
-        seed: of the selector's own generator; ``reset`` does not seed again. None for torch's
-            (`torch.initial_seed`).
+        seed: of the draws, as for `Selector`.
 
     >>> from owlrl.selection import ExpWeightsSelector
     >>> selector = ExpWeightsSelector(seed=0)

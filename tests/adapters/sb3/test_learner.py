@@ -23,6 +23,7 @@ from owlrl import DistillationRegularizer, EWCRegularizer, OracleSelector, OwlWr
 from owlrl.adapters.sb3 import SB3Learner, adapt
 from owlrl.errors import OwlStateError, OwlTypeError, OwlValueError
 from tests.adapters.helpers import BOX, KINDS, Guess, actor_critic, any_model, dqn, other_env, same, weights
+from tests.rows import rows_of
 
 ZEROS = np.zeros(3, np.float32)
 
@@ -125,7 +126,7 @@ def test_td_errors_are_those_of_the_models_own_targets(kind):
     owl = OwlWrapper(model, memory_rows=64)
     with owl.task("a"):
         model.learn(80)
-    rows = owl.replay.sample_distinct(40)
+    rows = rows_of(owl.replay)
     got = owl.learner.td_errors(rows, np.array([0]))[0]
     buffer = model.replay_buffer
     order = {bytes(o): k for k, o in enumerate(np.ascontiguousarray(buffer.observations[:80, 0]))}

@@ -29,6 +29,7 @@ from tests.adapters.helpers import (
     same,
     weights,
 )
+from tests.rows import rows_of
 
 COLLECT = {"learning_starts": 10_000}  # steps without updates: all that a replay sees
 
@@ -151,29 +152,27 @@ def test_hindsight_buffer_is_new_for_every_task():
 def test_rows_are_distinct_and_what_the_environment_gave():
     model = dqn(env=make_vec_env(lambda: Guess(ends=True), n_envs=2, seed=0), **COLLECT)
     owl = collected(model, 60)
-    rows = owl.replay.sample_distinct(1_000)
+    rows = rows_of(owl.replay)
     assert len(rows) == 60
     assert len(np.unique(rows.observation.numpy(), axis=0)) == 60
     assert rows.action.dtype == torch.int64
     assert torch.equal(rows.reward, (rows.action == 0).float())
     assert int(rows.terminated.sum()) == 2 * (30 // 7)
     assert torch.equal(rows.discount, torch.full((60,), model.gamma))
-    few = owl.replay.sample_distinct(10)
-    assert len(np.unique(few.observation.numpy(), axis=0)) == 10
     drawn = owl.replay.sample(200)
     assert len(np.unique(drawn.observation.numpy(), axis=0)) > 50  # of both environments
 
 
 def test_time_running_out_is_no_end():
     owl = collected(dqn(**COLLECT), 30)
-    assert not owl.replay.sample_distinct(30).terminated.any()
+    assert not rows_of(owl.replay).terminated.any()
 
 
 def test_box_actions_come_in_the_environments_units():
     low, high = np.array([[-2.0, 0.0]], np.float32), np.array([[2.0, 10.0]], np.float32)
     space = spaces.Box(low, high, dtype=np.float32)
     model = actor_critic(SAC, env=Guess(space), **COLLECT)
-    rows = collected(model, 50).replay.sample_distinct(50)
+    rows = rows_of(collected(model, 50).replay)
     assert rows.action.shape == (50, 1, 2)
     stored = torch.as_tensor(model.replay_buffer.actions[:50, 0])
     assert torch.allclose(
@@ -185,7 +184,7 @@ def test_box_actions_come_in_the_environments_units():
 def test_rows_are_normalised_as_the_model_sees_them():
     env = VecNormalize(make_vec_env(Guess, n_envs=1, seed=0))
     model = dqn(env=env, **COLLECT)
-    rows = collected(model, 50).replay.sample_distinct(50)
+    rows = rows_of(collected(model, 50).replay)
     raw = model.replay_buffer.observations[:50, 0]
     assert np.array_equal(rows.observation.numpy(), env.normalize_obs(raw))
     rewards = model.replay_buffer.rewards[:50, 0]
@@ -195,7 +194,7 @@ def test_rows_are_normalised_as_the_model_sees_them():
 def test_dict_rows_are_flat():
     model = dqn(observations="dict", **COLLECT)
     owl = collected(model, 10)
-    rows = owl.replay.sample_distinct(10)
+    rows = rows_of(owl.replay)
     assert rows.observation.shape == (10, 1 + 36 * 36 + 2)
     buffer = model.replay_buffer
     assert np.array_equal(rows.observation[:, :1].numpy(), buffer.observations["door"][:10, 0])
@@ -207,7 +206,6 @@ def test_drawing_leaves_the_models_random_numbers_alone():
     owl = collected(dqn(**COLLECT), 30)
     before = repr(np.random.get_state())  # the numbers, and how far they are drawn
     owl.replay.sample(10)
-    owl.replay.sample_distinct(10)
     assert repr(np.random.get_state()) == before
 
 
@@ -255,7 +253,7 @@ def look(owl):
     return rows
 
 
-def rows_of(buffer):
+def columns_of(buffer):
     return read_columns(buffer, valid_steps(buffer), slice(None))
 
 
@@ -299,7 +297,7 @@ def test_scaling_makes_of_raw_rows_what_the_model_sees(observations):
     with owl.task("a"):
         model.learn(40)
         raw = look(owl)
-    seen, scaling = owl.replay.sample_distinct(1_000), owl.learner.scaling()
+    seen, scaling = rows_of(owl.replay), owl.learner.scaling()
     assert (scaling.observation_clip is None) == (observations == "dict")
     for rows in (owl.memory["a"].rows(), None):  # as the memory gives them, and by the scaling itself
         observation = scaling.observation(raw.observation.numpy()) if rows is None else rows.observation
@@ -408,7 +406,7 @@ def test_saved_inside_a_block_a_visit_goes_on_bit_for_bit(kind, buffer_size, tmp
         owl.save(tmp_path / "inside.safetensors")
         saved, new = model.num_timesteps, len(look(owl))
         if kind in ("n_steps", "optimised", "her"):  # there an episode must end where another begins
-            refill(cut := new_buffer(model), rows_of(model.replay_buffer), at=oldest(model.replay_buffer))
+            refill(cut := new_buffer(model), columns_of(model.replay_buffer), at=oldest(model.replay_buffer))
             cut.full, model.replay_buffer = model.replay_buffer.full, cut
             owl.replay._seen.buffer = cut
         expected, steps = go_on(owl), model.num_timesteps

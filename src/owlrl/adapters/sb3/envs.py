@@ -16,17 +16,11 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, unwrap_vec_nor
 
 from owlrl.errors import OwlTypeError, OwlValueError, raise_problems
 
-__all__ = ["TaskEnvs", "VectorEnvView", "actions_in", "was_reset"]
+__all__: list[str] = []
 
 
 def actions_in(space: spaces.Space[Any]) -> int | None:
-    """How many actions there are, or None for a Box.
-
-    >>> from gymnasium import spaces
-    >>> from owlrl.adapters.sb3.envs import actions_in
-    >>> actions_in(spaces.Discrete(3)), actions_in(spaces.Box(-1, 1, (2,)))
-    (3, None)
-    """
+    """How many actions there are, or None for a Box."""
     return int(space.n) if isinstance(space, spaces.Discrete) else None
 
 
@@ -45,17 +39,6 @@ class TaskEnvs:
     Args:
         model: the model, whose environment of now belongs to the first task unless that brings another.
         any_num_actions: whether tasks may have different numbers of discrete actions.
-
-    >>> import gymnasium
-    >>> from stable_baselines3 import DQN
-    >>> from owlrl.adapters.sb3.envs import TaskEnvs
-    >>> model = DQN("MlpPolicy", "CartPole-v1", buffer_size=10)
-    >>> envs, first = TaskEnvs(model), model.get_env()
-    >>> envs.offer(gymnasium.make("CartPole-v1"))
-    >>> envs.enter("right")
-    True
-    >>> model.get_env() is first
-    False
     """
 
     def __init__(self, model: OffPolicyAlgorithm, *, any_num_actions: bool = True) -> None:
@@ -102,11 +85,11 @@ class TaskEnvs:
         known = task in self._of_task
         env = self._offered or self.model.env if known else self._choose(task)
         assert env is not None
-        actions = self._checked(task, env)
+        actions = self.check(task, env)
         self._give(task, env)
         return actions
 
-    def stay(self, task: str) -> None:
+    def stay(self, task: str) -> bool:
         """``task`` begins inside ``learn``, in the environment that is there; no other can be had."""
         assert self.model.env is not None
         if self._offered is not None and self._offered is not self.model.env:
@@ -118,6 +101,7 @@ class TaskEnvs:
         self._offered = None
         self._remember(task, self.model.env)
         self._open = task
+        return False
 
     def leave(self, task: str) -> None:
         """The task's block ends; it keeps the environment that the model has now."""
@@ -130,11 +114,9 @@ class TaskEnvs:
         self._of_task.pop(task, None)
         self._known.pop(task, None)
 
-    def check(self, task: str) -> int | None:
-        """The number of actions in ``task``'s environment; raise if it is not known, or they are too many."""
-        return self._checked(task, self._choose(task))
-
-    def _checked(self, task: str, env: VecEnv) -> int | None:
+    def check(self, task: str, env: VecEnv | None = None) -> int | None:
+        """The number of actions in the task's environment, or ``env``; raise if it had another before."""
+        env = env or self._choose(task)
         known, actions = self._known.get(task), actions_in(env.action_space)
         if known is not None and known.actions != actions:
             self.withdraw()
@@ -174,13 +156,10 @@ class TaskEnvs:
         self._of_task[task] = self._seen = env
         self._known[task] = _Known(place, actions_in(env.action_space))
 
-    def _given(self) -> VecEnv | None:
-        """What was offered for the next task, or set by hand since the last one was left."""
-        by_hand = self.model.env is not self._seen and self._open is None
-        return self._offered or (self.model.env if by_hand else None)
-
     def _choose(self, task: str) -> VecEnv:
-        given = self._given()
+        """What was offered, or set by hand since the last task was left, or the task had before."""
+        by_hand = self.model.env is not self._seen and self._open is None
+        given = self._offered or (self.model.env if by_hand else None)
         several = len({known.place for known in self._known.values()}) > 1
         if given is None and several and task in self._known and task not in self._of_task:
             raise OwlValueError(
@@ -211,10 +190,7 @@ class TaskEnvs:
             )
         if env.action_space == model.action_space:
             return found
-        both = isinstance(env.action_space, spaces.Discrete) and isinstance(
-            model.action_space, spaces.Discrete
-        )
-        if not both:
+        if actions_in(env.action_space) is None or actions_in(model.action_space) is None:
             found.append(
                 f"its actions are {env.action_space}, but the model's networks are built for "
                 f"{model.action_space}; bring them to those with a wrapper "
@@ -249,48 +225,28 @@ def _holds(vec_env: VecEnv, env: Any) -> bool:
 
 
 def was_reset(env: VecEnv | None) -> bool:
-    """Whether all environments in ``env`` are known to be in an episode: they may be stepped as they are.
-
-    >>> from stable_baselines3.common.env_util import make_vec_env
-    >>> from owlrl.adapters.sb3.envs import was_reset
-    >>> env = make_vec_env("CartPole-v1", n_envs=2)
-    >>> was_reset(env)
-    False
-    >>> _ = env.reset()
-    >>> was_reset(env)
-    True
-    """
+    """Whether all environments in ``env`` are known to be in an episode: they may be stepped as they are."""
     inner = None if env is None else env.unwrapped
-    return isinstance(inner, DummyVecEnv) and all(map(_is_in_episode, inner.envs))
-
-
-def _is_in_episode(env: Any) -> bool:
-    layer, known = env, False
-    while layer is not None:
-        if isinstance(layer, Monitor):
-            known = not layer.needs_reset
-            break
-        if isinstance(layer, OrderEnforcing):
-            known = layer.has_reset
-            break
-        known = getattr(layer, "_np_random", None) is not None  # the innermost one's, at last
-        layer = getattr(layer, "env", None)
-    return known
+    if not isinstance(inner, DummyVecEnv):
+        return False
+    each: Any
+    for each in inner.envs:
+        known = False
+        while each is not None:
+            if isinstance(each, Monitor | OrderEnforcing):
+                known = not each.needs_reset if isinstance(each, Monitor) else each.has_reset
+                break
+            known = getattr(each, "_np_random", None) is not None  # the innermost one's, at last
+            each = getattr(each, "env", None)
+        if not known:
+            return False
+    return True
 
 
 class VectorEnvView:
     """A Stable-Baselines3 ``VecEnv`` in Gymnasium's interface, as far as evaluation needs it.
 
     The statistics of a ``VecNormalize`` stay as they are.
-
-    >>> import numpy as np
-    >>> from stable_baselines3.common.env_util import make_vec_env
-    >>> from owlrl.adapters.sb3.envs import VectorEnvView
-    >>> env = VectorEnvView(make_vec_env("CartPole-v1", n_envs=2))
-    >>> observation, info = env.reset(seed=0)
-    >>> observation, reward, terminated, truncated, info = env.step(np.array([0, 1]))
-    >>> env.num_envs, reward, terminated
-    (2, array([1., 1.], dtype=float32), array([False, False]))
     """
 
     def __init__(self, env: VecEnv) -> None:

@@ -79,7 +79,7 @@ class SB3Learner:
         self._rows = rows = ObservationRows(model.observation_space, device=model.device)
         keep = 0 if self._wrong_arguments else self.warm_start
         self._replay = SB3Replay(model, self._envs, self._state, rows, self._rollouts, warm_start=keep)
-        self._inner = self._describe(rows)
+        self._inner = self._actor_critic() if isinstance(model, SAC | TD3) else self._q_learner()
 
     @property
     def networks(self) -> Mapping[str, MultiHead]:
@@ -148,6 +148,10 @@ class SB3Learner:
         What is saved there can be gone on from exactly: ``learn`` begins with a rollout.
         """
         return self._rollouts.at_start(callback)
+
+    def when_whole(self, key: str, action: Callable[[], None]) -> None:
+        """Run ``action()`` now, or in a callback of ``learn`` at the next border (`Rollouts.when_whole`)."""
+        self._rollouts.when_whole(key, action)
 
     def record(self, numbers: Mapping[str, float]) -> None:
         """Write numbers to the model's logger under ``owl/``, if it has one yet (``learn`` makes it)."""
@@ -258,9 +262,80 @@ class SB3Learner:
     def __repr__(self) -> str:
         return f"SB3Learner({type(self.model).__name__})"
 
-    def _describe(self, rows: ObservationRows) -> QLearner | ActorCriticLearner:
-        describe = _actor_critic if isinstance(self.model, SAC | TD3) else _q_learner
-        return describe(self.model, rows, self._replay, self._state, self.layers, self.init)
+    def _q_learner(self) -> QLearner:
+        """A DQN, or a QR-DQN whose Q-values are the means of its quantiles."""
+        model, rows = self.model, self._rows
+        quantiles = hasattr(model, "quantile_net")
+
+        def ask(network: nn.Module, observation: Tensor) -> Tensor:
+            out: Tensor = network(rows.unpack(observation))  # (B, A), or (B, quantiles, A)
+            return out.mean(1) if quantiles else out
+
+        names = ("quantile_net", "quantile_net_target") if quantiles else ("q_net", "q_net_target")
+        online, target = (NetworkView(getattr(model, name), ask) for name in names)
+        return QLearner(
+            online,
+            target,
+            model.policy.optimizer,
+            replay=self._replay,
+            gamma=model.gamma,
+            double=False,
+            per_task={"model": self._state},
+            preprocess=rows.prepare,
+            layers=self.layers,  # type: ignore[arg-type]  # checked with the other arguments
+            init=self.init,
+        )
+
+    def _actor_critic(self) -> ActorCriticLearner:
+        """A SAC, TD3 or DDPG, with actions in the environment's units (a model keeps them in [−1, 1]).
+
+        With gSDE only the mean of the actions is described: TD errors leave the entropy out, and the
+        noise's parameters, which are no output layer, are kept per task.
+        """
+        model, rows = self.model, self._rows
+        box = ActionBox(model.action_space, where="OwlWrapper")
+        gaussian = hasattr(model, "ent_coef") and not model.use_sde
+
+        def ask_actor(actor: Any, observation: Tensor) -> Any:
+            seen = rows.unpack(observation)
+            if gaussian:
+                return actor.get_action_dist_params(seen)[:2]  # mean and log-std, (B, A) each
+            unit = actor.get_action_dist_params(seen)[0].tanh() if model.use_sde else actor(seen)
+            return box.unscale(unit)
+
+        def ask_critic(critic: nn.Module, observation: Tensor, action: Tensor) -> Any:
+            return critic(rows.unpack(observation), box.scale(action))  # (B, 1) per critic inside
+
+        own: dict[str, Stateful] = {"model": self._state}
+        if model.use_sde:
+            own["log_std"] = TaskParameter(model.actor.log_std, model.actor.optimizer)
+        learned, fixed = getattr(model, "ent_coef_optimizer", None), getattr(model, "ent_coef_tensor", None)
+        temperature: Any = None if fixed is None else float(fixed)
+        layers: Mapping[str, Any] = dict(self.layers or {})  # type: ignore[arg-type]  # as the docstring says
+        return ActorCriticLearner(
+            Trained(
+                model.actor,
+                model.actor.optimizer,
+                getattr(model, "actor_target", None),
+                layers=layers.get("actor"),
+                call=ask_actor,
+                output=ScaledActions(TanhGaussian(), box) if gaussian else Deterministic(),
+                init=self.init,
+            ),
+            Trained(
+                model.critic,
+                model.critic.optimizer,
+                model.critic_target,
+                layers=layers.get("critic"),
+                call=ask_critic,
+                init=self.init,
+            ),
+            temperature=temperature if learned is None else (model.log_ent_coef, learned),
+            replay=self._replay,
+            gamma=model.gamma,
+            per_task=own,
+            preprocess=rows.prepare,
+        )
 
     def _actions_of(self, head: int) -> int | None:
         """How many actions ``head`` has; None for a Box."""
@@ -288,96 +363,6 @@ class SB3Learner:
                 "return; pass SB3Learner(model, warm_start=0)"
             )
         return found
-
-
-def _q_learner(
-    model: Any,
-    observations: ObservationRows,
-    replay: SB3Replay,
-    state: TaskState,
-    layers: Any,
-    init: Any,
-) -> QLearner:
-    """A DQN, or a QR-DQN whose Q-values are the means of its quantiles."""
-    quantiles = hasattr(model, "quantile_net")
-
-    def ask(network: nn.Module, rows: Tensor) -> Tensor:
-        out: Tensor = network(observations.unpack(rows))  # (B, A), or (B, quantiles, A)
-        return out.mean(1) if quantiles else out
-
-    online, target = (
-        (model.quantile_net, model.quantile_net_target) if quantiles else (model.q_net, model.q_net_target)
-    )
-    return QLearner(
-        NetworkView(online, ask),
-        NetworkView(target, ask),
-        model.policy.optimizer,
-        replay=replay,
-        gamma=model.gamma,
-        double=False,
-        per_task={"model": state},
-        preprocess=observations.prepare,
-        layers=layers,
-        init=init,
-    )
-
-
-def _actor_critic(
-    model: Any,
-    observations: ObservationRows,
-    replay: SB3Replay,
-    state: TaskState,
-    layers: Any,
-    init: Any,
-) -> ActorCriticLearner:
-    """A SAC, TD3 or DDPG, with actions in the environment's units (a model keeps them in [−1, 1]).
-
-    With gSDE only the mean of the actions is described: TD errors leave the entropy out, and
-    the noise's parameters, which are no output layer, are kept per task.
-    """
-    box = ActionBox(model.action_space, where="OwlWrapper")
-    gaussian = hasattr(model, "ent_coef") and not model.use_sde
-
-    def ask_actor(actor: Any, rows: Tensor) -> Any:
-        seen = observations.unpack(rows)
-        if gaussian:
-            return actor.get_action_dist_params(seen)[:2]  # mean and log-std, (B, A) each
-        unit = actor.get_action_dist_params(seen)[0].tanh() if model.use_sde else actor(seen)
-        return box.unscale(unit)
-
-    def ask_critic(critic: nn.Module, rows: Tensor, action: Tensor) -> Any:
-        return critic(observations.unpack(rows), box.scale(action))  # (B, 1) per critic inside
-
-    own: dict[str, Stateful] = {"model": state}
-    if model.use_sde:
-        own["log_std"] = TaskParameter(model.actor.log_std, model.actor.optimizer)
-    learned, fixed = getattr(model, "ent_coef_optimizer", None), getattr(model, "ent_coef_tensor", None)
-    temperature: Any = None if fixed is None else float(fixed)
-    named = dict(layers or {})
-    return ActorCriticLearner(
-        Trained(
-            model.actor,
-            model.actor.optimizer,
-            getattr(model, "actor_target", None),
-            layers=named.get("actor"),
-            call=ask_actor,
-            output=ScaledActions(TanhGaussian(), box) if gaussian else Deterministic(),
-            init=init,
-        ),
-        Trained(
-            model.critic,
-            model.critic.optimizer,
-            model.critic_target,
-            layers=named.get("critic"),
-            call=ask_critic,
-            init=init,
-        ),
-        temperature=temperature if learned is None else (model.log_ent_coef, learned),
-        replay=replay,
-        gamma=model.gamma,
-        per_task=own,
-        preprocess=observations.prepare,
-    )
 
 
 def adapt(model: BaseAlgorithm) -> SB3Learner:

@@ -15,24 +15,18 @@ from stable_baselines3.common.vec_env import VecNormalize
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 from torch import Tensor
 
-from owlrl.adapters.buffers import BufferReplay, Kept, refill
+from owlrl.adapters.buffers import BufferReplay, Kept, _Mark, refill
 from owlrl.adapters.sb3.envs import TaskEnvs, actions_in, was_reset
 from owlrl.adapters.sb3.rollouts import Rollouts
 from owlrl.adapters.sb3.state import TaskState, last_seen, see_again
 from owlrl.errors import OwlTypeError
 from owlrl.replay._rows import restored_generator
 
-__all__ = ["ObservationRows", "SB3Replay", "new_buffer"]
+__all__ = ["SB3Replay"]
 
 
 def new_buffer(model: OffPolicyAlgorithm) -> ReplayBuffer:
-    """An empty buffer, made as the model makes its own.
-
-    >>> from stable_baselines3 import DQN
-    >>> from owlrl.adapters.sb3.replay import new_buffer
-    >>> new_buffer(DQN("MlpPolicy", "CartPole-v1", buffer_size=10)).size()
-    0
-    """
+    """An empty buffer, made as the model makes its own."""
     assert model.replay_buffer_class is not None
     arguments = dict(model.replay_buffer_kwargs)
     if issubclass(model.replay_buffer_class, HerReplayBuffer):
@@ -51,9 +45,9 @@ def new_buffer(model: OffPolicyAlgorithm) -> ReplayBuffer:
 class SB3Replay(BufferReplay):
     """Gives the model a new buffer for every task, refilled with the last rows of an earlier visit.
 
-    A new buffer, since resetting one leaves rows of the old task in reach of some kinds. The
-    model's environment changes at the same moment. Samples are what the networks see, new rows are raw;
-    actions are in the environment's units.
+    A new one, since some kinds of buffers still reach rows of the old task after ``reset``. The model's
+    environment changes at the same moment. Samples are what the networks see, new rows are raw; actions
+    are in the environment's units.
 
     Args:
         model: the model, whose ``learn`` goes on writing to ``model.replay_buffer``.
@@ -84,6 +78,10 @@ class SB3Replay(BufferReplay):
         warm_start: int = 50_000,
     ) -> None:
         super().__init__(None, gamma=model.gamma, warm_start=warm_start, seed=model.seed)
+        self._discrete = actions_in(model.action_space) is not None
+        self.observation_shape, self.observation_dtype = observations.shape, observations.dtype
+        self.action_shape = () if self._discrete else (int(np.prod(model.action_space.shape or ())),)
+        self.action_dtype = np.dtype(np.int64 if self._discrete else np.float32)
         self.model = model
         self._envs = envs
         self._state = state
@@ -94,26 +92,6 @@ class SB3Replay(BufferReplay):
     def buffer(self) -> Any:
         """The model's buffer of now."""
         return self.model.replay_buffer
-
-    @property
-    def observation_shape(self) -> tuple[int, ...]:
-        """The shape of an observation in a row."""
-        return self._rows.shape
-
-    @property
-    def observation_dtype(self) -> np.dtype[Any]:
-        """The dtype of an observation in a row."""
-        return self._rows.dtype
-
-    @property
-    def action_shape(self) -> tuple[int, ...]:
-        """The shape of an action as the networks are asked for it."""
-        return () if self._discrete else (int(np.prod(self.model.action_space.shape or ())),)
-
-    @property
-    def action_dtype(self) -> np.dtype[Any]:
-        """int64, or float32."""
-        return np.dtype(np.int64 if self._discrete else np.float32)
 
     @property
     def num_actions(self) -> int | None:
@@ -129,24 +107,18 @@ class SB3Replay(BufferReplay):
         self._rollouts.refuse("begin a task")
         in_learn = self._rollouts.where == "border"
         self._state.set_num_actions(self._envs.check(task))
-        changed = False
-        if in_learn:
-            self._envs.stay(task)
-        else:
-            changed = self._envs.enter(task)
+        changed = self._envs.stay(task) if in_learn else self._envs.enter(task)
         # the model comes as it is to its first task, unless it was trained elsewhere before
         as_it_is = first and (not changed or model.num_timesteps == 0)
         if changed or not first:
             model.replay_buffer = new_buffer(model)
             refill(model.replay_buffer, self._kept.get(task, {}))
-            self._mark_seen()
             if not in_learn:
                 model._last_obs = None  # so that learn resets the environment, whatever its arguments
                 model.ep_info_buffer = None
-        elif len(self):
-            self._mark_unseen()  # rows that the model came with are its first task's
-        else:
-            self._mark_seen()
+        # rows that the model came with are its first task's
+        came_with = len(self) and not (changed or not first)
+        self._seen = _Mark() if came_with else _Mark.of(model.replay_buffer)
         self._task, self._begun, self._loaded = task, True, None
         self._state.open(as_it_is=as_it_is, empty=not len(self), in_learn=in_learn)
 
@@ -203,10 +175,6 @@ class SB3Replay(BufferReplay):
         half = self._rollouts.where == "collecting"
         return visit if half else {**visit, "seen": last_seen(self.model)}
 
-    @property
-    def _discrete(self) -> bool:
-        return actions_in(self.model.action_space) is not None
-
     def _seen_by_networks(self, columns: Kept) -> Kept:
         normalize = self.model.get_vec_normalize_env()
         if normalize is None:
@@ -235,17 +203,6 @@ class ObservationRows:
     Args:
         space: the model's observation space.
         device: where `prepare` puts rows.
-
-    >>> import numpy as np
-    >>> from gymnasium import spaces
-    >>> from owlrl.adapters.sb3.replay import ObservationRows
-    >>> space = spaces.Dict({"where": spaces.Box(-1, 1, (2,)), "door": spaces.Discrete(3)})
-    >>> rows = ObservationRows(space)
-    >>> flat = rows.prepare({"where": np.array([[0.5, 1.0]]), "door": np.array([2])})
-    >>> flat  # in the order of the space
-    tensor([[2.0000, 0.5000, 1.0000]])
-    >>> rows.unpack(flat)
-    {'door': tensor([[2.]]), 'where': tensor([[0.5000, 1.0000]])}
     """
 
     def __init__(self, space: spaces.Space[Any], *, device: torch.device | str = "cpu") -> None:
@@ -282,15 +239,14 @@ class ObservationRows:
         Parts of a dict that ``env`` leaves as they are have mean 0 and deviation 1; then there is no bound,
         since it would be theirs, too.
         """
-        if self.parts is None:
-            parts: list[tuple[Any, tuple[int, ...]]] = [(env.obs_rms, self.shape)]
-        else:
-            assert isinstance(env.obs_rms, dict)
-            parts = [(env.obs_rms.get(name), shape) for name, shape in self.parts.items()]
-        means, stds = [], []
-        for rms, shape in parts:
-            means.append(np.broadcast_to(0.0 if rms is None else rms.mean, shape))
-            stds.append(np.broadcast_to(1.0 if rms is None else np.sqrt(rms.var + env.epsilon), shape))
+        rms = env.obs_rms
+        shapes = {"": self.shape} if self.parts is None else self.parts
+        parts = [(rms.get(name) if isinstance(rms, dict) else rms, shape) for name, shape in shapes.items()]
+        means = [np.broadcast_to(0.0 if rms is None else rms.mean, shape) for rms, shape in parts]
+        stds = [
+            np.broadcast_to(1.0 if rms is None else np.sqrt(rms.var + env.epsilon), shape)
+            for rms, shape in parts
+        ]
         clip = None if any(rms is None for rms, _ in parts) else float(env.clip_obs)
         if self.parts is None:
             return means[0].copy(), stds[0].copy(), clip

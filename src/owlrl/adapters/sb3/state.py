@@ -23,15 +23,7 @@ from owlrl.adapters.sb3.envs import actions_in
 from owlrl.adapters.sb3.rollouts import Rollouts
 from owlrl.replay._rows import restored_generator
 
-__all__ = [
-    "TaskParameter",
-    "TaskState",
-    "fresh_statistics",
-    "last_seen",
-    "see_again",
-    "set_statistics",
-    "statistics",
-]
+__all__: list[str] = []
 
 COUNTS = ("_n_updates", "_n_calls")  # tell when targets and actors are due; they run on through all tasks
 
@@ -51,19 +43,6 @@ class TaskState:
 
     Attributes:
         schedule_steps: a task's own steps over which schedules run; None for those of ``learn``.
-
-    >>> from stable_baselines3 import DQN
-    >>> from owlrl.adapters.sb3.state import TaskState
-    >>> model = DQN("MlpPolicy", "CartPole-v1", buffer_size=10, learning_starts=50)
-    >>> state = TaskState(model)
-    >>> state.close()
-    >>> model.learning_starts
-    0
-    >>> fresh = state.state_dict()
-    >>> state.open(as_it_is=False, empty=True)
-    >>> state.load_state_dict(fresh)
-    >>> model.learning_starts
-    50
     """
 
     def __init__(self, model: OffPolicyAlgorithm) -> None:
@@ -235,16 +214,6 @@ class TaskParameter:
     """A parameter beside the networks' heads that is kept per task, with its optimizer's state.
 
     For the noise of gSDE: how much a task is explored is not to be carried over to the next.
-
-    >>> import torch
-    >>> from owlrl.adapters.sb3.state import TaskParameter
-    >>> parameter = torch.nn.Parameter(torch.zeros(2))
-    >>> own = TaskParameter(parameter, torch.optim.Adam([parameter]))
-    >>> fresh = own.state_dict()
-    >>> _ = parameter.data.fill_(3.0)
-    >>> own.load_state_dict(fresh)
-    >>> parameter.data
-    tensor([0., 0.])
     """
 
     def __init__(self, parameter: nn.Parameter, optimizer: Optimizer) -> None:
@@ -267,15 +236,7 @@ class TaskParameter:
 
 
 def last_seen(model: OffPolicyAlgorithm) -> dict[str, Any] | None:
-    """Where the model's episode stands: what it saw last, its noise, its running return; None before one.
-
-    >>> from stable_baselines3 import DQN
-    >>> from owlrl.adapters.sb3.state import last_seen
-    >>> model = DQN("MlpPolicy", "CartPole-v1", buffer_size=100)
-    >>> last_seen(model)
-    >>> sorted(last_seen(model.learn(8)))
-    ['episodes', 'noise', 'observation', 'original', 'returns', 'starts']
-    """
+    """Where the model's episode stands: what it saw last, its noise, its running return; None before one."""
     if model._last_obs is None:
         return None
     normalize = model.get_vec_normalize_env()
@@ -292,18 +253,7 @@ def last_seen(model: OffPolicyAlgorithm) -> dict[str, Any] | None:
 
 
 def see_again(model: OffPolicyAlgorithm, rollouts: Rollouts, seen: Mapping[str, Any]) -> None:
-    """Put back what `last_seen` gave; the noise when the next ``learn`` has reset it.
-
-    >>> from stable_baselines3 import DQN
-    >>> from owlrl.adapters.sb3.rollouts import Rollouts
-    >>> from owlrl.adapters.sb3.state import last_seen, see_again
-    >>> model = DQN("MlpPolicy", "CartPole-v1", buffer_size=100).learn(8)
-    >>> seen = last_seen(model)
-    >>> model._last_obs = None
-    >>> see_again(model, Rollouts(model), seen)
-    >>> bool((model._last_obs == seen["observation"]).all())
-    True
-    """
+    """Put back what `last_seen` gave; the noise when the next ``learn`` has reset it."""
     seen = copy.deepcopy(dict(seen))
     model._last_obs, model._last_original_obs = seen["observation"], seen["original"]
     model._last_episode_starts, model._episode_num = seen["starts"], int(seen["episodes"])
@@ -332,14 +282,7 @@ def _set_noise(noise: object, states: list[dict[str, Any]]) -> None:
 
 
 def statistics(env: VecNormalize | None) -> dict[str, Any] | None:
-    """The running means and variances of a ``VecNormalize``, copied.
-
-    >>> from stable_baselines3.common.env_util import make_vec_env
-    >>> from stable_baselines3.common.vec_env import VecNormalize
-    >>> from owlrl.adapters.sb3.state import statistics
-    >>> sorted(statistics(VecNormalize(make_vec_env("CartPole-v1"))))
-    ['observation', 'return']
-    """
+    """The running means and variances of a ``VecNormalize``, copied."""
     if env is None:
         return None
     return {
@@ -349,11 +292,7 @@ def statistics(env: VecNormalize | None) -> dict[str, Any] | None:
 
 
 def set_statistics(env: VecNormalize | None, kept: dict[str, Any] | None) -> None:
-    """Put back what `statistics` gave, where there are any; a frozen ``VecNormalize`` stays as it is.
-
-    >>> from owlrl.adapters.sb3.state import set_statistics
-    >>> set_statistics(None, None)
-    """
+    """Put back what `statistics` gave, where there are any; a frozen ``VecNormalize`` stays as it is."""
     if env is None or kept is None or not env.training:
         return
     for name, rms in _running(env).items():
@@ -363,17 +302,7 @@ def set_statistics(env: VecNormalize | None, kept: dict[str, Any] | None) -> Non
 
 
 def fresh_statistics(env: VecNormalize) -> None:
-    """Let a ``VecNormalize`` that still learns its statistics start from scratch; a frozen one is kept.
-
-    >>> from stable_baselines3.common.env_util import make_vec_env
-    >>> from stable_baselines3.common.vec_env import VecNormalize
-    >>> from owlrl.adapters.sb3.state import fresh_statistics
-    >>> env = VecNormalize(make_vec_env("CartPole-v1"))
-    >>> _ = env.reset()
-    >>> fresh_statistics(env)
-    >>> env.obs_rms.mean
-    array([0., 0., 0., 0.])
-    """
+    """Let a ``VecNormalize`` that still learns its statistics start from scratch; a frozen one is kept."""
     if env.training:
         for rms in _running(env).values():
             new = RunningMeanStd(shape=np.shape(rms.mean))

@@ -15,8 +15,8 @@ from torch import nn
 
 from owlrl import AdaptivePolicy, ExpWeightsSelector, MultiHeadQ, OracleSelector, QLearner, UniformSelector
 from owlrl.acting.episodes import run_episodes
-from owlrl.acting.least_tried import LeastTried
 from owlrl.errors import OwlStateError, OwlTypeError, OwlValueError
+from owlrl.experiments.least_tried import LeastTried
 
 PLACES, ACTIONS = 3, 4
 SEEN = np.eye(PLACES, dtype=np.float32)

@@ -1,31 +1,142 @@
-"""Sums of squared per-row gradients from one forward and one backward pass of a batch.
+"""Three ways to sum squared per-row gradients: row by row, vectorised over rows, and in closed form.
 
-A linear layer's gradient for row b is an outer product of what went in and of the gradient that
-came back, so its square needs no gradient per row: Σ_b (g_b x_bᵀ)² = (g²)ᵀ(x²). A convolution is
-the same product on patches. Both are caught where they are computed, at ``F.linear`` and
-``F.conv2d``, so it does not matter which module calls them.
+The closed form takes one forward and one backward pass of a batch. A linear layer's gradient for row b is an
+outer product of its input and of the gradient that came back, so its square needs no gradient per row:
+Σ_b (g_b x_bᵀ)² = (g²)ᵀ(x²). A convolution is the same product on patches. Both are caught at ``F.linear``
+and ``F.conv2d``, whichever module calls them.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.func import functional_call, vmap
+from torch.func import grad as gradient_of
 from torch.overrides import TorchFunctionMode
 
 from owlrl.errors import OwlValueError
-from owlrl.fisher._problem import Problem, Rows, Sums, accumulator
-
-__all__ = ["NotExactError", "closed_form", "sum_of_squares"]
 
 SELECTIONS = ("IndexSelectBackward0", "TBackward0", "TransposeBackward0")
 ELEMENTS = 1 << 18  # patches or per-row gradients of one layer held at once
+GRADIENT_ELEMENTS = 1 << 23  # per-row gradients held at once
+
+Sums = dict[str, Tensor]  # parameter name -> sum over rows of the squared gradient
+
+
+@dataclass(frozen=True)
+class Rows:
+    """n rows of inputs and targets, and the root of each row's weight.
+
+    Scaling a row's objective by the root scales its squared gradient by the weight.
+    """
+
+    inputs: tuple[Tensor, ...]
+    targets: tuple[Tensor, ...]
+    root_weight: Tensor
+
+    def __len__(self) -> int:
+        return len(self.root_weight)
+
+    def take(self, rows: slice | Tensor) -> Rows:
+        """The given rows."""
+        return Rows(
+            tuple(x[rows] for x in self.inputs), tuple(t[rows] for t in self.targets), self.root_weight[rows]
+        )
+
+    def chunks(self, size: int, device: torch.device) -> Iterator[Rows]:
+        """Pieces of at most ``size`` rows, each moved to ``device`` when its turn comes."""
+        for start in range(0, len(self), size):
+            piece = self.take(slice(start, start + size))
+            yield Rows(
+                tuple(x.to(device) for x in piece.inputs),
+                tuple(t.to(device) for t in piece.targets),
+                piece.root_weight.to(device),
+            )
+
+
+@dataclass(frozen=True)
+class Problem:
+    """``objective(module(*inputs), *targets) -> (B,)`` and the parameters it is differentiated by."""
+
+    module: nn.Module
+    objective: Callable[..., Tensor]
+    parameters: Mapping[str, nn.Parameter]
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters are."""
+        return next(iter(self.parameters.values())).device
+
+    def weighted(self, output: object, targets: tuple[Tensor, ...], root_weight: Tensor) -> Tensor:
+        """The objective's values (B,), each times the root of its row's weight."""
+        value: object = self.objective(output, *targets)
+        shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+        if not isinstance(value, Tensor) or shape != tuple(root_weight.shape):
+            raise OwlValueError(
+                f"squared_gradients: objective gave {shape} for {len(root_weight)} rows; "
+                f"expected one number per row, {tuple(root_weight.shape)}; do not reduce over the batch"
+            )
+        return value * root_weight.to(value.dtype)
+
+    def values(self, rows: Rows) -> Tensor:
+        """`weighted` of a whole batch, by a plain call of the module."""
+        return self.weighted(self.module(*rows.inputs), rows.targets, rows.root_weight)
+
+
+def accumulator(parameter: Tensor) -> Tensor:
+    """Zeros like ``parameter``, in float32 at least: squares underflow in half precision."""
+    return torch.zeros_like(
+        parameter, dtype=torch.promote_types(parameter.dtype, torch.float32), requires_grad=False
+    )
+
+
+def one_by_one(problem: Problem, rows: Rows) -> Sums:
+    """The definition: differentiate each row by itself, square, add."""
+    sums = {name: accumulator(p) for name, p in problem.parameters.items()}
+    wanted = tuple(problem.parameters.values())
+    for row in range(len(rows)):
+        value = problem.values(rows.take(slice(row, row + 1))).sum()
+        if not value.requires_grad:
+            continue
+        grads = torch.autograd.grad(value, wanted, allow_unused=True)
+        for total, gradient in zip(sums.values(), grads, strict=True):
+            if gradient is not None:
+                total += gradient.to(total.dtype).square()
+    return sums
+
+
+def vectorized(problem: Problem, rows: Rows) -> Sums:
+    """The same with ``torch.func``, as many rows at once as their gradients fit in memory."""
+
+    def value(
+        parameters: Mapping[str, Tensor],
+        inputs: tuple[Tensor, ...],
+        targets: tuple[Tensor, ...],
+        root_weight: Tensor,
+    ) -> Tensor:
+        output = functional_call(problem.module, dict(parameters), tuple(x.unsqueeze(0) for x in inputs))
+        one = problem.weighted(output, tuple(t.unsqueeze(0) for t in targets), root_weight.unsqueeze(0))
+        return one.squeeze(0)
+
+    parameters = {name: p.detach() for name, p in problem.parameters.items()}
+    sums = {name: accumulator(p) for name, p in parameters.items()}
+    size = max(1, GRADIENT_ELEMENTS // sum(p.numel() for p in parameters.values()))
+    per_row = vmap(gradient_of(value), in_dims=(None, 0, 0, 0))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="There is a performance drop")
+        for piece in rows.chunks(size, problem.device):
+            for name, gradient in per_row(parameters, piece.inputs, piece.targets, piece.root_weight).items():
+                # an objective may ask other networks too (an actor's loss its critics)
+                sums[name] += gradient.detach().to(sums[name].dtype).square().sum(0)
+    return sums
 
 
 class NotExactError(OwlValueError):
@@ -74,13 +185,11 @@ def _linear(edge: GradientEdge, input: Tensor, weight: Tensor, bias: Tensor | No
     def positions(x: Tensor) -> Tensor:  # (B, ..., I) -> (B, 1, L, I)
         return x.reshape(x.shape[0], 1, -1, x.shape[-1])
 
-    def gradients(g: Tensor) -> Tensor:
-        return positions(g).transpose(2, 3)
-
-    def as_weight(total: Tensor) -> Tensor:
-        return total[0]
-
-    return _Call(input, weight, bias, edge, positions, gradients, as_weight)
+    return _Call(
+        *(input, weight, bias, edge, positions),
+        gradients=lambda g: positions(g).transpose(2, 3),
+        as_weight=lambda total: total[0],
+    )
 
 
 def _conv2d(
@@ -108,13 +217,11 @@ def _conv2d(
         x = torch.unflatten(x, 1, (groups, -1)).permute(0, 1, 3, 4, 5, 6, 2)
         return x.flatten(4).flatten(2, 3)
 
-    def gradients(g: Tensor) -> Tensor:  # (B, O, H', W')
-        return torch.unflatten(g.flatten(2), 1, (groups, -1))
-
-    def as_weight(total: Tensor) -> Tensor:
-        return torch.unflatten(total, 2, (*kernel, -1)).permute(0, 1, 4, 2, 3).flatten(0, 1)
-
-    return _Call(input, weight, bias, edge, patches, gradients, as_weight)
+    return _Call(
+        *(input, weight, bias, edge, patches),
+        gradients=lambda g: torch.unflatten(g.flatten(2), 1, (groups, -1)),  # of (B, O, H', W')
+        as_weight=lambda t: torch.unflatten(t, 2, (*kernel, -1)).permute(0, 1, 4, 2, 3).flatten(0, 1),
+    )
 
 
 _DESCRIBE: dict[Any, Callable[..., _Call]] = {F.linear: _linear, F.conv2d: _conv2d}
@@ -149,9 +256,9 @@ def closed_form(problem: Problem, rows: Rows) -> Sums:
     edges = [c.edge for c in calls]
     grads = torch.autograd.grad(values.sum(), edges, allow_unused=True) if edges else ()
     reached = Counter[str]()
-    for call, grad in zip(calls, grads, strict=True):
-        if grad is not None:
-            reached.update(_add(call, grad, named, sums, len(rows)))
+    for call, back in zip(calls, grads, strict=True):
+        if back is not None:
+            reached.update(_add(call, back, named, sums, len(rows)))
     for name, times in used.items():
         if times != 1 or computed[name] != 1 or reached[name] != 1:
             reason = f"{name!r} takes part {times} times, or not as a linear or conv2d layer"

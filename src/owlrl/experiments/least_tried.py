@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from owlrl._arguments import Arguments
 from owlrl.acting.policy import AdaptivePolicy, TraceStep
-from owlrl.errors import OwlTypeError, OwlValueError, int_problem, raise_problems
+from owlrl.errors import OwlTypeError, OwlValueError
 
 __all__ = ["LeastTried"]
 
@@ -36,7 +37,7 @@ class LeastTried:
     >>> import numpy as np, torch
     >>> from torch import nn
     >>> from owlrl import AdaptivePolicy, MultiHeadQ, OracleSelector, QLearner
-    >>> from owlrl.acting.least_tried import LeastTried
+    >>> from owlrl.experiments.least_tried import LeastTried
     >>> q = MultiHeadQ(nn.Identity(), 3, 3)
     >>> q.heads[0].load_state_dict({"weight": torch.eye(3), "bias": torch.zeros(3)})
     <All keys matched successfully>
@@ -58,15 +59,11 @@ class LeastTried:
                 f"LeastTried: policy is a {type(policy).__name__}; expected an AdaptivePolicy, "
                 "such as owl.policy()"
             )
-        if isinstance(num_actions, np.integer):  # as in env.action_space.n
-            num_actions = int(num_actions)
-        problems = [
-            int_problem("num_actions", num_actions),
-            seed is not None and int_problem("seed", seed, least=0),
-        ]
-        raise_problems("LeastTried", [problem for problem in problems if problem])
+        arguments = Arguments("LeastTried")
+        self.num_actions: int = arguments.integer("num_actions", num_actions)
+        seed = arguments.integer("seed", seed, least=0, none=True)
+        arguments.check()
         self.policy = policy
-        self.num_actions = num_actions
         self._generator = np.random.default_rng(seed)
         self._tried: list[dict[bytes, IntArray]] = []  # of each environment, by observation
 

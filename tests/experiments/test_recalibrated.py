@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from owlrl import Transitions
+from owlrl import TDErrorEvidence, Transitions
 from owlrl.checkpoint import load_state, save_state
 from owlrl.errors import NonFiniteError, OwlValueError
-from owlrl.evidence import RecalibratedEvidence, TDErrorEvidence
+from owlrl.experiments.evidence import RecalibratedEvidence
 from owlrl.protocols import Evidence
 
 
