@@ -36,7 +36,7 @@ PULL = 100.0  # norm of the pull over that of the learner's gradient, per spread
 MOST_PULL = 5.0  # and at most: more leaves later tasks too little to learn with
 AVERAGED = 0.02  # of a new gradient norm in the running mean
 NOTED = 8  # every so many comparisons the drift of each task is noted
-DRIFTED = 1.0  # spreads: so far from its answers, a head chooses other actions
+DRIFTED = 3.0  # spreads: so far from its answers, a head chooses other actions
 FULL = 50  # notes of such a drift in a row that say that the trunk is full
 
 
