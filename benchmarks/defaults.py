@@ -127,7 +127,7 @@ def sb3(kind: str, tasks: Tasks, steps: int, seed: int, **changes: Any) -> tuple
 
 
 def sb3_dqn(seed: int, factor: float = 1.0, **changes: Any) -> tuple[OwlWrapper, Tasks, Learn]:
-    """A DQN whose bare model learns CartPole at all three scales of rewards: large steps that fall to zero."""
+    """A DQN whose bare model learns CartPole at all scales of rewards: large steps that fall to zero."""
     settings = {"learning_rate": lambda left: 5e-3 * left, "gamma": 0.98}
     slow = {"tau": 0.01, "target_update_interval": 1}
     return sb3("dqn", cartpoles(factor), 30_000, seed, **settings, **slow, **changes)
@@ -256,8 +256,8 @@ def verdict(found: list[tuple[str, str, SimpleNamespace]]) -> str:
         exceptions = [text for texts in misses.values() for text in texts]
         held = sum(not texts for texts in misses.values())
         parts.append(
-            f"{held} of {len(misses)} judged cases keep ≥ {KEPT} and reach ≥ {UNKNOWN} of the given task's score "
-            f"with all their tasks {name}; exceptions: {', '.join(exceptions) or 'none'}."
+            f"{held} of {len(misses)} judged cases keep ≥ {KEPT} and reach ≥ {UNKNOWN} of the score with the "
+            f"task given in all their tasks, {name}; exceptions: {', '.join(exceptions) or 'none'}."
         )
     return "\n\n".join(parts)
 

@@ -704,7 +704,9 @@ def test_scaled_pull_has_the_direction_of_the_slope_and_the_norm_of_the_formula(
     length = math.sqrt(sum(x * x for row in slope for x in row))
     wanted = 0.0 if length == 0 else gradient * min(PULL * drift, MOST_PULL)
     for row, pull in zip(slope, got, strict=True):
-        assert pull.tolist() == pytest.approx([wanted * x / (length or 1.0) for x in row], rel=1e-9, abs=1e-200)
+        assert pull.tolist() == pytest.approx(
+            [wanted * x / (length or 1.0) for x in row], rel=1e-9, abs=1e-200
+        )
 
 
 def test_no_pull_where_the_learner_does_not_train_the_trunk():

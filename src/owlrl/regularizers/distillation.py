@@ -112,8 +112,9 @@ class DistillationRegularizer(Regularizer):
     """Holds the outputs of earlier tasks' heads to their stored values.
 
     With ``states="memory"`` the head's outputs on rows of its task are kept, and one batch of them,
-    spread evenly over earlier tasks (16 at most, chosen at random), is compared per update. The rows are those of the task's memory where one is bound; used alone, up to
-    ``memory_size`` of the inputs that `remember` is given are kept.
+    spread evenly over earlier tasks (16 at most, chosen at random), is compared per update. The rows are
+    those of the task's memory where one is bound; used alone, up to ``memory_size`` of the inputs that
+    `remember` is given are kept.
 
     With ``states="current"`` (the paper's ablation) nothing is stored but the weights at the end
     of the previous task, and the states are the current task's: ``μ (g_τ∘f_new(s) − g_τ∘f_old(s))²``
@@ -500,8 +501,8 @@ class DistillationRegularizer(Regularizer):
 
 def scaled_pull(grads: list[Tensor], gradient: Tensor, drift: Tensor) -> list[Tensor]:
     """``grads`` with the joint norm ``gradient · min(PULL · drift, MOST_PULL)``; zeros stay zeros."""
-    norm = torch.stack(torch._foreach_norm(grads)).norm().clamp(min=torch.finfo(drift.dtype).tiny)
-    factor = gradient * (PULL * drift).clamp(max=MOST_PULL) / norm
+    norm = torch.stack(torch._foreach_norm(grads)).norm()
+    factor = torch.where(norm > 0, gradient * (PULL * drift).clamp(max=MOST_PULL) / norm, 0.0)
     return [g * factor for g in grads]
 
 
