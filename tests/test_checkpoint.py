@@ -23,7 +23,7 @@ from owlrl import checkpoint
 from owlrl.checkpoint import get_rng_state, load_state, save_state, set_rng_state, write_atomically
 from owlrl.errors import OwlError, OwlTypeError, OwlValueError
 from owlrl.wrapper_state import same_state
-from scripts.faults import DAMAGES, sample_state
+from scripts.faults.files import DAMAGES, sample_state
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5)
 trees = st.recursive(

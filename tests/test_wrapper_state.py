@@ -13,7 +13,7 @@ from owlrl import EWCRegularizer, MultiHeadQ, OwlWrapper, QLearner
 from owlrl.checkpoint import get_rng_state, load_state, save_state
 from owlrl.errors import OwlStateError, OwlValueError
 from owlrl.wrapper_state import TaskRecord, restore_wrapper, same_state, wrapper_state
-from scripts.faults import (
+from scripts.faults.loads import (
     LEARNERS,
     copied,
     everything,
@@ -55,14 +55,14 @@ def test_a_good_state_is_taken_whole(kind, states):
 
 @pytest.mark.parametrize("kind", ["DQN", "SAC"])
 def test_a_state_with_one_thing_wrong_changes_nothing(kind, tmp_path, monkeypatch):
-    monkeypatch.setattr("scripts.faults.LEARNERS", {kind: LEARNERS[kind]})
+    monkeypatch.setattr("scripts.faults.loads.LEARNERS", {kind: LEARNERS[kind]})
     outcome = failed_loads(60, random.Random(1), tmp_path)
     assert outcome.runs == 60 and not outcome.faults
 
 
 @pytest.mark.parametrize("kind", ["DQN with heads", "TD3"])
 def test_an_interrupted_load_changes_nothing(kind, tmp_path, monkeypatch):
-    monkeypatch.setattr("scripts.faults.LEARNERS", {kind: LEARNERS[kind]})
+    monkeypatch.setattr("scripts.faults.loads.LEARNERS", {kind: LEARNERS[kind]})
     outcome = interrupted_loads(15, random.Random(2), tmp_path)
     assert outcome.runs == 15 and not outcome.faults
 

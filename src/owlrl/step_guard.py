@@ -48,6 +48,8 @@ what it is made of, or lower the step size
     >>> guard.detach()
     """
 
+    needs_no_gradient = True  # looks at those there are; a step that is made elsewhere looks itself
+
     def __init__(
         self,
         learner: OffPolicyLearner,

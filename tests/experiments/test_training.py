@@ -9,6 +9,7 @@ from owlrl.experiments.keeping import Keeper
 from owlrl.experiments.results import TIMES, without_times
 from owlrl.experiments.training import Course, repeatable
 from owlrl.wrapper_state import same_state
+from tests.experiments.fragile import Fragile, Killed, killed_again_and_again
 from tests.experiments.helpers import tiny, tiny_control
 
 LEFT, RIGHT = "crossroads-0", "crossroads-1"
@@ -109,27 +110,6 @@ def test_a_run_leaves_the_process_as_it_was():
         torch.set_num_threads(threads)
 
 
-class Killed(BaseException):
-    """As if the process had gone."""
-
-
-class Fragile(Keeper):
-    """Is killed at the ``kill``-th state that is offered, before or after it was written."""
-
-    def __init__(self, path, run, *, kill: int, before: bool = False) -> None:
-        super().__init__(path, run.to_json(), seconds=1_000)
-        self.offered, self.kill, self.before = 0, kill, before
-
-    def tick(self, state) -> None:
-        self.offered += 1
-        if self.offered == self.kill:
-            if not self.before:
-                self.save(state())
-            raise Killed
-        if self.before and self.offered % 3 == 0:
-            self.save(state())
-
-
 def finish(run, keeper) -> Course:
     with repeatable(run.seed):
         course = Course(run, keeper)
@@ -178,13 +158,8 @@ def without_versions(tree):
 @pytest.mark.parametrize("name", RUNS)
 def test_a_killed_run_goes_on_as_if_nothing_had_been(name, tmp_path):
     """Killed again and again, it ends where one ends that was left alone, to the last bit."""
-    run, path, kills = RUNS[name], tmp_path / "run.part", 0
-    for _ in range(100):
-        try:
-            killed = finish(run, Fragile(path, run, kill=7 + 6 * (kills % 3), before=bool(kills % 2)))
-            break
-        except Killed:
-            kills += 1
+    run, path = RUNS[name], tmp_path / "run.part"
+    killed, kills = killed_again_and_again(path, run.to_json(), lambda keeper: finish(run, keeper))
     assert kills >= 3
     whole = finish(run, Keeper(None, run.to_json()))
     assert same(killed, whole)
@@ -204,7 +179,7 @@ def test_frames_beyond_those_asked_for_are_counted_once(tmp_path):
     """Eight environments make 104 frames where 100 are asked for: four less on the next visit."""
     run, path = tiny(rounds=3, frames=100), tmp_path / "run.part"
     with pytest.raises(Killed):
-        finish(run, Fragile(path, run, kill=30))
+        finish(run, Fragile(path, run.to_json(), kill=30))
     whole = finish(run, Keeper(None, run.to_json()))
     assert same(finish(run, Keeper(path, run.to_json())), whole)
     assert [row["updates"] for row in whole.rows if row["kind"] == "training"][2:] == [3, 3, 3, 3]
@@ -212,7 +187,7 @@ def test_frames_beyond_those_asked_for_are_counted_once(tmp_path):
 
 def test_time_spent_before_counts(tmp_path):
     run, path = tiny(), tmp_path / "run.part"
-    keeper = Fragile(path, run, kill=9)
+    keeper = Fragile(path, run.to_json(), kill=9)
     keeper._spent = {"seconds": 1_000.0, "cpu": 500.0}
     with pytest.raises(Killed):
         finish(run, keeper)

@@ -133,6 +133,7 @@ def run_episodes(
     arguments = Arguments("run_episodes")
     episodes = arguments.integer("episodes", episodes)
     max_steps = arguments.integer("max_steps", max_steps, none=True)
+    seed = arguments.integer("seed", seed, least=0, none=True)
     if max_steps is not None and getattr(env, "num_envs", None) is not None:
         arguments.problem(
             f"max_steps is {max_steps}, but a vector of environments cannot be stopped one by one; give each "

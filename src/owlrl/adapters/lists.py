@@ -146,7 +146,7 @@ class ListReplay:
     def new_rows(self) -> Transitions | None:
         """The rows that were appended since the last look, copied, oldest first; None if there are none.
 
-        Raises if the list was overwritten in place or shuffled: then nobody can tell which rows are new.
+        Raises if the list was overwritten in place or shuffled: then it is not known which rows are new.
         """
         index = np.arange(self._first_new(), len(self.rows))
         # a row may hold arrays that the script writes to again: they are copied into columns
@@ -239,9 +239,9 @@ class ListReplay:
         if moved or any(id(row) in known for row in others):
             raise OwlStateError(
                 f"ListReplay.new_rows: rows of the {kind} changed their places since the last look "
-                "(overwritten in place as a ring, shuffled, or added at the front), so that nobody can tell "
-                "which are new; append them at the end, e.g. to collections.deque(maxlen=...), which drops "
-                "the oldest by itself, or use owlrl.TaskScopedReplay"
+                "(overwritten in place as a ring, shuffled, or added at the front), so that it is not "
+                "known which are new; append them at the end, e.g. to collections.deque(maxlen=...), which "
+                "drops the oldest by itself, or use owlrl.TaskScopedReplay"
             )
         if found is None and self._seen:
             self.overruns += 1

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from owlrl.describe.trained import kind_of
-from owlrl.errors import OwlTypeError, raise_problems
+from owlrl.errors import OwlTypeError, OwlValueError, raise_problems
 from owlrl.protocols import MultiHead, OffPolicyLearner, Stateful, TaskReplay, missing_members
 from owlrl.types import Transitions
 
@@ -49,9 +49,22 @@ def as_learner(item: Any) -> OffPolicyLearner:
 def as_env(env: Any) -> Any:
     """A library's kind of environment in Gymnasium's interface, or one made from its id; else as it is."""
     if isinstance(env, str):
-        return import_module("gymnasium").make(env)
+        gymnasium = import_module("gymnasium")
+        try:
+            return gymnasium.make(env)
+        except gymnasium.error.Error as error:
+            raise OwlValueError(
+                f"env is {env!r}, which cannot be made ({error}); expected an environment, or the id of a "
+                "registered one, e.g. 'CartPole-v1'"
+            ) from error
     adapter = _adapter(env)
-    return env if adapter is None else adapter.adapt_env(env)
+    env = env if adapter is None else adapter.adapt_env(env)
+    if isinstance(env, type) or not (callable(getattr(env, "reset", None)) and hasattr(env, "step")):
+        raise OwlTypeError(
+            f"env is {kind_of(env)}; expected a Gymnasium environment, its id or a vector of them, e.g. "
+            "gymnasium.make('CartPole-v1')"
+        )
+    return env
 
 
 def as_replay(item: Any, *, gamma: float) -> Any:
@@ -87,8 +100,12 @@ owlrl.protocols.OffPolicyLearner says
         name = learner.__name__
         raise OwlTypeError(f"check_learner: got the class {name}; expected an object, {name}(...)")
     if missing := missing_members(learner, OffPolicyLearner):
-        kind = kind_of(learner)
-        name = type(learner).__name__ if kind == f"a {type(learner).__name__}" else f"this is {kind}. It"
+        kind, name = kind_of(learner), type(learner).__name__
+        if kind != f"a {name}":
+            raise OwlTypeError(
+                f"check_learner: this is {kind}; write the learner with torch modules, or take a model of "
+                "stable_baselines3"
+            )
         raise OwlTypeError(
             f"check_learner: {name} misses {', '.join(missing)}; describe a DQN with "
             "QLearner(q, target, optimizer, replay=...), an actor with critics with "

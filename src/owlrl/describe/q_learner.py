@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from owlrl._arguments import Arguments
-from owlrl.describe._base import DescribedLearner, Preprocess, answer
-from owlrl.describe.trained import Trained, ownership_problems
+from owlrl.describe.base import DescribedLearner, Preprocess
+from owlrl.describe.trained import Trained
 from owlrl.heads.modes import eval_mode, probing
 from owlrl.protocols import Consolidation, Stateful
 from owlrl.td import double_q_value, max_q_value, taken, td_target
@@ -23,7 +23,7 @@ __all__ = ["QLearner"]
 
 
 class QLearner(DescribedLearner):
-    """What `OwlWrapper` needs to know of a DQN that somebody wrote: its parts, not its loop.
+    """What `OwlWrapper` needs to know of a hand-written DQN: its parts, not its loop.
 
     Args:
         q: the Q-network: a `MultiHeadQ`, or any module with a linear output layer, which is
@@ -91,13 +91,9 @@ replay=ListReplay, tasks=[])
 
     def problems(self) -> list[str]:
         """Everything that is wrong with this description, found without changing anything."""
-        part = self._trained["q"]
-        found = part.problems("q")
-        if part.can_be_asked:
-            unfit = part.head_problems("q", self._example_or_none)
-            found += unfit or self._answer_problems()
-            found += ownership_problems("q", dict(self.q.named_parameters()), [self.optimizer])
-        found += self._common_problems()
+        found = super().problems()
+        if not found:
+            found = self._answer_problems()
         arguments = Arguments("QLearner")
         arguments.boolean("double", self.double)
         return [*found, *arguments.problems, *_loss_problems(self.loss)]
@@ -108,15 +104,11 @@ replay=ListReplay, tasks=[])
 
     def act(self, observation: Tensor, heads: Tensor | int) -> Tensor:
         """Greedy actions (B,), row ``b`` by head ``heads[b]``, or all by one head."""
-        network = self._trained["q"].heads
-        with torch.no_grad(), eval_mode(network.module):
-            return answer(network, heads, self.prepare(observation)).argmax(-1)
+        return self.ask("q", heads, self.prepare(observation)).argmax(-1)
 
     def values(self, observation: Tensor) -> Tensor:
         """The greedy value of every head, (H, B)."""
-        network = self._trained["q"].heads
-        with torch.no_grad(), eval_mode(network.module):
-            return max_q_value(network.all_heads(self.prepare(observation)))
+        return max_q_value(self.ask("q", None, self.prepare(observation)))
 
     def td_errors(self, transitions: Transitions, heads: np.ndarray) -> Tensor:
         """δ = target − Q(s, a), (len(heads), B), each head bootstrapped from itself (Eq. 1)."""
@@ -151,9 +143,6 @@ replay=ListReplay, tasks=[])
             )
         }
 
-    def __repr__(self) -> str:
-        return f"QLearner({type(self.q).__name__})"
-
     def _answer_problems(self) -> list[str]:
         """Whether the network answers with a Q-value per action."""
         try:
@@ -187,17 +176,6 @@ replay=ListReplay, tasks=[])
                 "one int per row; for continuous actions use ActorCriticLearner"
             ]
         return []
-
-    def _output_layers(self) -> dict[str, list[str]]:
-        return {"q": self._trained["q"].output_layers(self._example_or_none())}
-
-    def _zero_action(self, rows: int) -> Tensor:
-        return torch.zeros(rows, dtype=torch.int64)
-
-    def _example_or_none(self) -> tuple[Tensor] | None:
-        """What the output layers are found with; None lets the search say what it needs."""
-        known = getattr(self.replay, "observation_shape", None) is not None
-        return (self._prepared_example(),) if known else None
 
     def _goal(self, rows: Transitions, head: int) -> Tensor:
         network = self._trained["q"].heads

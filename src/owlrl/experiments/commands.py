@@ -77,6 +77,8 @@ class Train:
     """settings of it that differ, e.g. n_step=3 learning_rate=0.001"""
     strength: float | None = None
     """of the regularizer; the method's own if left out"""
+    compile: bool = False
+    """compile the learner's update: faster, after some tens of seconds; needs a C++ compiler"""
     policies: tuple[str, ...] = ()
     """how to act in the evaluation, e.g. oracle hedge+td; all if left out"""
     episodes: int = 16
@@ -110,6 +112,7 @@ class Train:
             episodes=self.episodes,
             consecutive=self.in_a_row,
             unseen=self.unseen,
+            compile=self.compile,
         )
 
     def __call__(self) -> int:
@@ -129,6 +132,8 @@ class Train:
             )
             write_result(self.output, result)
         part.unlink(missing_ok=True)
+        if self.compile:
+            say(self.json, f"compiled in {result.info['seconds']['compile']:.0f} s, a part of its training")
         say(self.json, result_text(result), f"\nresult: {path}\nfor owlrl evaluate: {checkpoint}")
         if self.json:
             print_json(result, file=str(path), checkpoint=str(checkpoint), seconds=result.info["seconds"])
@@ -265,6 +270,8 @@ class Compare:
     """processes of this machine, or a Dask cluster (which executes what it is sent)"""
     scheduler: str | None = None
     """address of the cluster's scheduler, e.g. tcp://host:8786"""
+    save_every: float | None = None
+    """seconds of each run's work that a kill may cost; 60 if neither is given"""
 
     def __call__(self) -> int:
         """Run what is missing, print table and verdicts, write the report; 1 if a run failed."""
@@ -278,6 +285,7 @@ class Compare:
             output=output,
             backend=self.backend,
             scheduler=self.scheduler,
+            save_every=self.save_every,
         )
         print(study.table())
         print(*study.verdicts(), "", *study.notes(), sep="\n")

@@ -215,4 +215,4 @@ def _make_agent(run: Run, env: PendulumVectorEnv) -> SAC:
         replay = TaskScopedReplay(room, warm_start=room, **common)
     else:
         replay = TaskScopedReplay(settings.buffer_size, warm_start=run.recipe.warm_start, **common)
-    return SAC(env, config=settings, replay=replay, seed=run.seed, device="cpu")
+    return SAC(env, config=settings, replay=replay, seed=run.seed, device="cpu", compile=run.compile)

@@ -12,7 +12,7 @@ from typing import Any
 import owlrl
 from owlrl._arguments import Arguments
 from owlrl.checkpoint import load_state, save_state
-from owlrl.errors import OwlValueError
+from owlrl.errors import OwlError, OwlValueError
 
 __all__ = ["SAVE_EVERY", "Keeper"]
 
@@ -82,10 +82,18 @@ class Keeper:
         state: dict[str, Any] = kept["state"]
         return state
 
-    def tick(self, state: Callable[[], dict[str, Any]]) -> None:
-        """Here a state can be kept: do it if it is time."""
+    def tick(self, state: Callable[[], dict[str, Any] | None]) -> None:
+        """Here a state can be kept: do it if it is time, and if there is one."""
         if self.path is not None and time.monotonic() - self._last >= self.seconds:
-            self.save(state())
+            try:
+                found = state()
+                if found is not None:
+                    self.save(found)
+            except OwlError as error:  # of somebody's own objects, say
+                self.path = None
+                warnings.warn(
+                    f"{error}; the work is not kept while it is under way", UserWarning, stacklevel=3
+                )
 
     def save(self, state: dict[str, Any]) -> None:
         """Keep a state, whatever the time."""

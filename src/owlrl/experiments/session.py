@@ -274,6 +274,7 @@ def _make_agent(run: Run, tables: Sequence[Table]) -> DQN:
             replay=_make_replay(run.recipe, run.config, env, run.seed, len(tables)),
             seed=run.seed,
             device="cpu",
+            compile=run.compile,
         )
         if run.recipe.head is not None:  # not DQN(head=...), which would begin with other weights than so far
             agent.q = MultiHeadQ(trunk, features, agent.num_actions, head=run.recipe.head)

@@ -237,6 +237,8 @@ def run_experiment(
     spent, trained = keeper.spent, course.trained
     assert trained is not None
     seconds = {"train": trained, "evaluate": spent["seconds"] - trained}
+    if run.compile:
+        seconds["compile"] = course.session.agent.compile_seconds
     times = {"started": started, "seconds": seconds, "cpu_seconds": spent["cpu"]}
     return Result(run, course.rows + course.curve + course.found, {**environment(), **times})
 

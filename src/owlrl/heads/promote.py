@@ -1,8 +1,9 @@
-"""`promote_output_layers`: a head per task for somebody else's network, in place and reversible."""
+"""`promote_output_layers`: a head per task for any network, in place and reversible."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Literal
 
@@ -15,16 +16,16 @@ from owlrl.errors import OwlStateError, OwlTypeError, OwlValueError, raise_probl
 from owlrl.heads.growth import HEAD_INITS, check_last, extend_optimizer, shrink_optimizer
 from owlrl.heads.linear import MultiHeadLinear, occurring, pad_columns
 from owlrl.heads.modes import probing
-from owlrl.heads.view import Call, NetworkView, joined
 from owlrl.types import HeadPointer, check_head, check_heads
 
-__all__ = ["PromotedNetwork", "find_output_layers", "promote_output_layers"]
+__all__ = ["Call", "PromotedNetwork", "find_output_layers", "promote_output_layers"]
 
 HEAD_INFIX = "extra_heads."
+Call = Callable[..., Any]  # call(network, *inputs) -> a tensor, or several
 
 
 class PromotedNetwork:
-    """Somebody's network whose output layers have a head per task; the network itself stays theirs.
+    """A network whose output layers were given a head per task; its owner goes on using it.
 
     Made by `promote_output_layers`. Satisfies `owlrl.protocols.MultiHead`. A network with several
     outputs answers with all of them side by side.
@@ -360,3 +361,41 @@ def _unpromotable(network: nn.Module, name: str) -> str | None:
 def _candidates(network: nn.Module) -> str:
     names = [name for name, module in network.named_modules() if type(module) is nn.Linear]
     return f"pass layers=[...] with the output layers' names; its nn.Linear layers are {names}"
+
+
+def joined(output: Tensor | Sequence[Tensor]) -> Tensor:
+    """Several outputs side by side along the last axis; a number per row, (B,), becomes (B, 1)."""
+    parts = [output] if isinstance(output, Tensor) else output
+    if not isinstance(parts, list | tuple) or not all(isinstance(part, Tensor) for part in parts):
+        got = [type(part).__name__ for part in parts] if isinstance(parts, list | tuple) else type(parts)
+        raise OwlTypeError(
+            f"the network gave {got}; expected a tensor or a tuple of them; pass a function that picks them, "
+            "e.g. call=lambda network, x: network(x)[:2]"
+        )
+    columns = [part.unsqueeze(-1) if part.dim() == 1 else part for part in parts]
+    return columns[0] if len(columns) == 1 else torch.cat(columns, dim=-1)
+
+
+class NetworkView(nn.Module):
+    """``network`` itself, except that its plain call is ``call(network, *inputs)``, joined.
+
+    Parameters, buffers, modes and names are the network's own: both objects have the same
+    attributes, so whoever swaps parameters in one (``torch.func.functional_call``) does in both.
+    """
+
+    __slots__ = ("_call", "_network")  # all else lives in the dict that is the network's
+    _call: Call
+    _network: nn.Module
+
+    def __init__(self, network: nn.Module, call: Call) -> None:
+        # not nn.Module's own __init__ and __setattr__: they would write into the network
+        object.__setattr__(self, "__dict__", network.__dict__)
+        object.__setattr__(self, "_network", network)
+        object.__setattr__(self, "_call", call)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> NetworkView:
+        return NetworkView(copy.deepcopy(self._network, memo), self._call)
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """The network's outputs by ``call``, side by side."""
+        return joined(self._call(self._network, *inputs))

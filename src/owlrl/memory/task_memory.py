@@ -24,7 +24,7 @@ GENERATOR = 0x6D656D  # tells the generator from others of the same seed
 
 
 def _nobody() -> None:
-    """Who is told of changes of a memory that is in no `TaskMemories`."""
+    """Called at changes of a memory that is in no `TaskMemories`."""
 
 
 class TaskMemory:

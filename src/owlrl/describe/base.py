@@ -1,4 +1,4 @@
-"""What `QLearner` and `ActorCriticLearner` share: all but the meaning of their outputs."""
+"""`DescribedLearner`: the base of `QLearner` and `ActorCriticLearner`, also of a user's learner."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,19 +18,58 @@ from typing_extensions import Self
 from owlrl._arguments import Arguments
 from owlrl.checkpoint import get_rng_state, set_rng_state
 from owlrl.describe.given import as_replay, trial_problems
-from owlrl.describe.trained import Trained
+from owlrl.describe.trained import Trained, ownership_problems
 from owlrl.errors import OwlStateError
 from owlrl.heads import MultiHeadQ
-from owlrl.heads.modes import probing
+from owlrl.heads.modes import eval_mode, probing
 from owlrl.heads.promote import default_input
 from owlrl.protocols import Consolidation, MultiHead, Stateful, TaskReplay, missing_members
 from owlrl.types import HeadPointer, Transitions
+
+__all__ = ["DescribedLearner"]
 
 Preprocess = Callable[[Tensor], Tensor]
 
 
 class DescribedLearner(ABC):
-    """A learner described by its parts: `Trained` networks by name, a replay, a discount, schedules."""
+    """A learner described by its parts: `Trained` networks by name, a replay, a discount, schedules.
+
+    A subclass says what the networks' outputs mean: `inputs`, `act`, `values`, `td_errors` and
+    `consolidation`; `ask` calls a network. The rest of `owlrl.protocols.OffPolicyLearner` is done here: heads
+    in networks, targets and optimizers, checks, a trial row. `QLearner` describes a DQN,
+    `ActorCriticLearner` a SAC, TD3 or DDPG.
+
+    Args:
+        trained: the networks by name.
+        replay: as for `QLearner`.
+        gamma: the discount.
+        per_task: what is kept per task, by name.
+        preprocess: how a batch of raw observations becomes the networks' input.
+        on_task_end: called when a task is left, before anything of it is remembered.
+
+    >>> import torch
+    >>> from torch import nn
+    >>> from owlrl import OwlWrapper, Trained
+    >>> from owlrl.describe import DescribedLearner
+    >>> from owlrl.protocols import Consolidation
+    >>> from owlrl.td import taken
+    >>> class Bandit(DescribedLearner):  # a value per action, no bootstrap
+    ...     def inputs(self, name, rows):
+    ...         return (self.prepare(rows.observation),)
+    ...     def act(self, observation, heads):
+    ...         return self.ask("v", heads, self.prepare(observation)).argmax(-1)
+    ...     def values(self, observation):
+    ...         return self.ask("v", None, self.prepare(observation)).amax(-1)
+    ...     def td_errors(self, rows, heads):
+    ...         return rows.reward - taken(self.ask("v", None, *self.inputs("v", rows))[heads], rows.action)
+    ...     def consolidation(self, rows):
+    ...         v, inputs = self.networks["v"], self.inputs("v", rows)
+    ...         return {"v": Consolidation(v, v.pointer.head, inputs, (rows.action,), taken, taken)}
+    >>> v = nn.Linear(4, 3)
+    >>> learner = Bandit({"v": Trained(v, torch.optim.SGD(v.parameters(), 0.1))}, replay=[])
+    >>> OwlWrapper(learner).learner
+    Bandit(Linear)
+    """
 
     _joins = False  # whether networks may answer with several tensors
 
@@ -37,11 +77,11 @@ class DescribedLearner(ABC):
         self,
         trained: Mapping[str, Trained],
         *,
-        replay: Any,
-        gamma: float,
-        per_task: Mapping[str, Stateful] | None,
-        preprocess: Preprocess | None,
-        on_task_end: Callable[[], None] | None,
+        replay: Any = None,
+        gamma: float = 0.99,
+        per_task: Mapping[str, Stateful] | None = None,
+        preprocess: Preprocess | None = None,
+        on_task_end: Callable[[], None] | None = None,
     ) -> None:
         arguments = Arguments(type(self).__name__)
         self.gamma: float = arguments.number("gamma", gamma, least=0.0, most=1.0)
@@ -158,9 +198,29 @@ class DescribedLearner(ABC):
             with torch.no_grad(), probing(*learner._modules()):
                 return trial_problems(learner, rows)
 
-    @abstractmethod
+    def ask(self, name: str, heads: Tensor | int | None, *inputs: Tensor) -> Tensor:
+        """What a network answers, in evaluation mode and without gradients.
+
+        (B, O) with row ``b`` by ``heads[b]``, or all by one head; (H, B, O) by every head where it is None.
+        """
+        network = self.networks[name]
+        with torch.no_grad(), eval_mode(network.module):
+            if heads is None:
+                return network.all_heads(*inputs)
+            if isinstance(heads, int):
+                return network(*inputs, head=heads)
+            return network.per_row(*inputs, heads=heads.to(inputs[0].device))
+
     def problems(self) -> list[str]:
         """Everything that is wrong with this description, found without changing anything."""
+        found = []
+        optimizers = [part.optimizer for part in self._trained.values()]
+        for name, part in self._trained.items():
+            found += part.problems(name)
+            if part.can_be_asked:
+                found += part.head_problems(name, partial(self._example_of, name))
+                found += ownership_problems(name, dict(part.network.named_parameters()), optimizers)
+        return found + self._common_problems()
 
     @abstractmethod
     def inputs(self, name: str, rows: Transitions) -> tuple[Tensor, ...]:
@@ -182,13 +242,23 @@ class DescribedLearner(ABC):
     def consolidation(self, rows: Transitions) -> dict[str, Consolidation]:
         """What a regularizer may look at, per network."""
 
-    @abstractmethod
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(type(p.network).__name__ for p in self._trained.values())})"
+
     def _output_layers(self) -> dict[str, list[str]]:
         """Names of the output layers by network; raises where they are not found."""
+        return {name: part.output_layers(self._example_of(name)) for name, part in self._trained.items()}
 
-    @abstractmethod
+    def _example_of(self, name: str) -> tuple[Tensor, ...] | None:
+        """What a network's output layers are found with; None lets the search say what it needs."""
+        known = getattr(self.replay, "observation_shape", None) is not None
+        return self.inputs(name, self._zeros(1)) if known else None
+
     def _zero_action(self, rows: int) -> Tensor:
         """Actions for rows of zeros."""
+        floats = np.dtype(getattr(self.replay, "action_dtype", np.int64)).kind == "f"
+        shape = getattr(self.replay, "action_shape", ())
+        return torch.zeros(rows, *shape, dtype=torch.float32 if floats else torch.int64)
 
     def _row_problems(self, rows: Transitions) -> list[str]:
         """What can be seen of rows before any network is asked."""
@@ -272,13 +342,6 @@ class DescribedLearner(ABC):
                     "load_state_dict that is not an optimizer (those grow with the heads)"
                 )
         return found
-
-
-def answer(network: MultiHead, heads: Tensor | int, *inputs: Tensor) -> Tensor:
-    """Outputs (B, A), row ``b`` by head ``heads[b]``, or all by one head."""
-    if isinstance(heads, int):
-        return network(*inputs, head=heads)
-    return network.per_row(*inputs, heads=heads.to(inputs[0].device))
 
 
 @contextmanager
