@@ -32,6 +32,7 @@ ABOUT = {
     "evidence": "which task is it?",
     "regularizers": "against forgetting",
     "acting": "policies, episodes",
+    "changes": "when a task changes",
     "autosave": "saves by itself",
     "describe": "what a learner is",
     "step_guard": "before each step",

@@ -6,10 +6,11 @@ import json
 from typing import Any
 
 from benchmarks.defaults import judgements, verdict
-from scripts.figures import DIGESTS, FIGURES, IMAGES, digests, summary_table
+from scripts.figures import DIGESTS, FIGURES, IMAGES, digests, from_notebooks, summary_table
 from scripts.results_page import BARE_CALL, PAGES, PRINTED, SUMMARY, bare_call, printed
 
 ALL_TEXT = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+GALLERY = (IMAGES.parent / "gallery.md").read_text(encoding="utf-8")
 COMMANDS = list(PRINTED.finditer(ALL_TEXT))
 
 
@@ -58,3 +59,11 @@ def test_figures_are_drawn_from_the_runs_as_they_are():
     assert all((IMAGES / f"{name}.svg").exists() for name in FIGURES)
     shown = {name for name in FIGURES if f"images/{name}.svg" in ALL_TEXT}
     assert set(FIGURES) - shown <= {"curve"}  # which is the README's
+
+
+def test_pictures_of_the_gallery_are_those_of_the_notebooks():
+    found = dict(from_notebooks())
+    assert len(found) >= 7
+    for path, picture in found.items():
+        assert path.read_bytes() == picture, f"{path.name} is out of date; run: make figures"
+        assert f"images/{path.name}" in GALLERY
