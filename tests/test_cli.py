@@ -21,10 +21,12 @@ import owlrl_command
 from owlrl import cli
 from owlrl.checkpoint import load_state, save_state
 from owlrl.cli import main
+from owlrl.errors import OwlStateError
 from owlrl.experiments import (
     METHODS,
     STUDIES,
     StudyPlan,
+    commands,
     fanout,
     keeping,
     resolve_tasks,
