@@ -18,7 +18,7 @@ from owlrl.errors import NonFiniteError, OwlStateError, OwlTypeError, OwlValueEr
 from owlrl.heads import MultiHeadQ, promote_output_layers
 from owlrl.protocols import Consolidation, Regularizer
 from owlrl.regularizers import DistillationRegularizer, distillation_loss, output_spread
-from owlrl.regularizers.distillation import MOST_PULL, PULL
+from owlrl.regularizers.distillation import MOST_PULL, MOST_TASKS, PULL
 from owlrl.td import taken
 from owlrl.types import Transitions
 from tests.regularizers.helpers import (
@@ -190,7 +190,8 @@ def test_draws_are_spread_evenly_and_come_from_the_right_rows(tasks, batch_size,
         assert drawn is None
         return
     of_row = drawn.inputs[0][:, 0].long().tolist()
-    counts = [of_row.count(k) for k in others]
+    counts = [of_row.count(k) for k in set(of_row)]
+    assert len(counts) == min(len(others), MOST_TASKS) and set(of_row) <= set(others)
     assert sum(counts) == batch_size and max(counts) - min(counts) <= 1
     assert drawn.heads.tolist() == [tasks[k][0] for k in of_row]
     assert [drawn.tasks[place] for place in drawn.of_row] == [str(k) for k in of_row]
@@ -199,7 +200,7 @@ def test_draws_are_spread_evenly_and_come_from_the_right_rows(tasks, batch_size,
         torch.testing.assert_close(q.per_row(*drawn.inputs, heads=drawn.heads), drawn.stored)
 
 
-@pytest.mark.parametrize(("batch_size", "most"), [(128, 16), (3, 3)])
+@pytest.mark.parametrize(("batch_size", "most"), [(128, MOST_TASKS), (3, 3)])
 def test_few_tasks_are_drawn_at_a_time_and_each_gets_its_turn(batch_size, most):
     regularizer = holding([(head, 2) for head in range(40)], batch_size)
     regularizer.networks["q"].activate(0)
@@ -821,4 +822,4 @@ def test_cost_does_not_grow_with_tasks():
     q.activate(60)
     before = sum(m.asked for m in memories.values())
     regularizer.term("q")
-    assert sum(m.asked for m in memories.values()) - before == 16
+    assert sum(m.asked for m in memories.values()) - before == MOST_TASKS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -50,6 +50,8 @@ class PromotedNetwork:
         self._network = network
         self.layers = tuple(layers)
         self.pointer = pointer
+        self._shared: list[tuple[str, nn.Module, str]] | None = None
+        self._same: tuple[tuple[int, nn.Module], bool] | None = None
         for name in self.layers:
             layer = network.get_submodule(name)
             assert isinstance(layer, nn.Linear)
@@ -148,8 +150,12 @@ class PromotedNetwork:
 
     def shared_parameters(self) -> dict[str, nn.Parameter]:
         """Everything that is not an output layer, by name."""
-        inside = tuple(f"{name}." for name in self.layers)
-        return {n: p for n, p in self.module.named_parameters() if not f"{n}.".startswith(inside)}
+        if self._shared is None:  # which they are does not change, and looking for them takes a walk
+            inside = tuple(f"{name}." for name in self.layers)
+            named = [n for n, _ in self.module.named_parameters() if not f"{n}.".startswith(inside)]
+            owners = [(n, self._network.get_submodule(n.rpartition(".")[0])) for n in named]
+            self._shared = [(n, owner, n.rpartition(".")[2]) for n, owner in owners]
+        return {n: cast(nn.Parameter, owner._parameters[own]) for n, owner, own in self._shared}
 
     def head_parameters(self, head: int) -> dict[str, nn.Parameter]:
         """One head's parameters on every output layer, by name."""
@@ -186,8 +192,12 @@ class PromotedNetwork:
         return [layer for layer in layers if isinstance(layer, MultiHeadLinear)]
 
     def _uniform(self) -> bool:
-        sizes = [{layer.linear(k).out_features for k in range(layer.num_heads)} for layer in self._layers()]
-        return all(len(size) == 1 for size in sizes)
+        layers = self._layers()
+        key = (layers[0].num_heads, layers[0].linear(layers[0].num_heads - 1))
+        if self._same is None or self._same[0][0] != key[0] or self._same[0][1] is not key[1]:
+            sizes = [{layer.linear(k).out_features for k in range(layer.num_heads)} for layer in layers]
+            self._same = key, all(len(size) == 1 for size in sizes)
+        return self._same[1]
 
     def _output(self, *inputs: Tensor) -> Tensor:
         return joined(self.module(*inputs))
