@@ -23,7 +23,7 @@ GROUPS: tuple[frozenset[str], ...] = (
     frozenset({"checkpoint", "fisher", "gaussian", "heads", "memory", "replay", "selection", "td"}),
     frozenset({"evidence", "regularizers"}),
     frozenset({"changes"}),
-    frozenset({"acting", "autosave", "describe", "step_guard", "wrapper", "wrapper_state"}),
+    frozenset({"acting", "autosave", "describe", "step_guard", "stream", "wrapper", "wrapper_state"}),
     frozenset({"owlrl"}),  # the package's own __init__: the core and nothing after it
     frozenset({"adapters", "envs", "learners"}),
     frozenset({"experiments"}),

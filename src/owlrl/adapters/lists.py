@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from collections import deque, namedtuple
-from collections.abc import Mapping, MutableSequence, Sequence
+from collections.abc import Iterable, Mapping, MutableSequence, Sequence
 from itertools import islice
 from typing import Any
 
@@ -124,6 +124,17 @@ class ListReplay:
             raise OwlStateError("ListReplay.end_task: no task was begun; call begin_task(task) first")
         if self.warm_start:
             self._stored[self._task] = self._newest(self.warm_start)
+
+    def take_back(self, rows: Transitions) -> list[Any]:
+        """Take the newest rows out again, as many as ``rows``; for `put` in another task."""
+        taken = [self.rows.pop() for _ in range(min(len(rows), len(self.rows)))][::-1]
+        self._look()
+        return taken
+
+    def put(self, moved: Iterable[Any]) -> None:
+        """Append what `take_back` gave; those rows are not new."""
+        self.rows.extend(moved)
+        self._look()
 
     def forget(self, task: str) -> None:
         """Drop what is kept of ``task``."""
