@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.defaults import CASES, judged
+from benchmarks.defaults import judgements
 from owlrl.experiments import Result, study_runs
 from owlrl.experiments.plots import INK, QUIET, new_figure, plain
 from owlrl.experiments.summary import Estimate, Group, group_by_run, single_task_scores
@@ -252,12 +252,7 @@ def draw_defaults() -> Any:
     files = [
         json.loads(path.read_text(encoding="utf-8")) for path in (ROOT / RUNS / "defaults").glob("*.json")
     ]
-    rows = []
-    for case in CASES:
-        runs = sorted((run for run in files if run["case"] == case), key=lambda run: run["seed"])
-        for task in runs[0]["tasks"] if runs else ():
-            found = judged(case, [run["tasks"][task] for run in runs])
-            rows.append((f"{case}, {task}", found.kept, found.ratio))
+    rows = [(f"{case}, {task}", found.kept, found.ratio) for case, task, found in judgements(files)]
     figure = new_figure(9, 0.9 + 0.19 * len(rows))
     panels = figure.subplots(1, 2, sharey=True)
     places = np.arange(len(rows))[::-1]

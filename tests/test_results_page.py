@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
+from benchmarks.defaults import judgements, verdict
 from scripts.figures import DIGESTS, FIGURES, IMAGES, digests, from_notebooks, summary_table
 from scripts.results_page import BARE_CALL, PAGES, PRINTED, SUMMARY, bare_call, printed
 
@@ -26,6 +28,21 @@ def test_the_table_of_the_bare_call_is_that_of_the_runs():
     (found,) = BARE_CALL.finditer(ALL_TEXT)
     assert found["table"] == f"{bare_call()}\n", "the runs have changed; run: python -m scripts.results_page"
     assert found["table"].count("\n") > 10
+
+
+def test_the_verdict_counts_cases_whose_tasks_all_reach_the_bars():
+    def run(seed: int, given: float, unknown: float) -> dict[str, Any]:
+        cell = {"right after": 200.0, "random heads": 0.0, "given": given, "unknown": unknown}
+        cells = {"found": 1.0, "steps to find": 1.0}
+        return {"case": "cartpole-script", "seed": seed, "tasks": {"plain": cell | cells}}
+
+    unlearned = run(2, 50.0, 50.0)
+    unlearned["tasks"]["plain"]["right after"] = 99.0  # less than half of the way to 200
+    mean, worst = verdict(judgements([run(0, 200.0, 200.0), run(1, 192.0, 192.0), unlearned])).split("\n\n")
+    assert mean.startswith("1 of 1 ") and mean.endswith("exceptions: none.")
+    assert worst.startswith("0 of 1 ") and worst.endswith("exceptions: cartpole-script plain (kept 0.960).")
+    (mean, _) = verdict(judgements([run(0, 200.0, 180.0)])).split("\n\n")
+    assert mean.endswith("exceptions: cartpole-script plain (unknown / given 0.900).")
 
 
 def test_the_summary_is_that_of_the_runs():

@@ -62,8 +62,8 @@ class PendulumLanes:
     >>> lanes.reset().shape
     (6, 3)
     >>> import numpy as np
-    >>> lanes.step(np.zeros((6, 1))).ended.any()
-    np.False_
+    >>> bool(lanes.step(np.zeros((6, 1))).ended.any())
+    False
     """
 
     def __init__(self, specs: Sequence[TaskSpec], copies: int, *, seed: int) -> None:

@@ -33,11 +33,11 @@ __all__ = ["DistillationRegularizer", "distillation_loss", "output_spread"]
 
 CHUNK = 1024  # rows answered at once
 MOST_TASKS = 4  # that one batch is drawn from: more would cost, and over updates all have their turn
-PULL = 10.0  # norm of the pull over that of the learner's gradient, per spread of drift
-MOST_PULL = 30.0  # and at most
+PULL = 100.0  # norm of the pull over that of the learner's gradient, per spread of drift
+MOST_PULL = 5.0  # and at most: more leaves later tasks too little to learn with
 AVERAGED = 0.02  # of a new gradient norm in the running mean
 NOTED = 8  # every so many comparisons the drift of each task is noted
-DRIFTED = 1.0  # spreads: so far from its answers, a head chooses other actions
+DRIFTED = 3.0  # spreads: so far from its answers, a head chooses other actions
 FULL = 50  # notes of such a drift in a row that say that the trunk is full
 
 
@@ -67,9 +67,10 @@ def _row_errors(output: Tensor, stored: Tensor) -> Tensor:
 def output_spread(outputs: Tensor, *, each: bool = False) -> Tensor:
     """The unit that drift is measured in: how far a head's outputs (N, A) are apart, (A,).
 
-    For Q-values what chooses the action: the root mean square of ``Q(s, a) − mean_a Q(s, a)``. For one
-    output, and with ``each`` (actors and critics), the standard deviation of every output over rows. Spreads
-    below 1 % of the widest output's deviation (with ``each`` 10 %) count as that much.
+    For Q-values what chooses the action: the root mean square of ``Q(s, a) − mean_a Q(s, a)`` in a row, and
+    of rows the median, since few in which an action is fatal would hide all others. For one output, and with
+    ``each`` (actors and critics), the standard deviation of every output over rows. Spreads below 1 % of the
+    widest output's deviation (with ``each`` 10 %) count as that much.
 
     >>> import torch
     >>> from owlrl.regularizers import output_spread
@@ -85,8 +86,8 @@ def output_spread(outputs: Tensor, *, each: bool = False) -> Tensor:
     if each or outputs.shape[1] == 1:
         return torch.maximum(deviation, 0.1 * deviation.max() + tiny).to(outputs.dtype)
     centre = values.sum(1, keepdim=True) / there.sum(1, keepdim=True).clamp(min=1)
-    between = ((values - centre) * there).square().sum().div(there.sum().clamp(min=1)).sqrt()
-    spread = torch.maximum(between, 0.01 * deviation.max() + tiny)
+    rows = ((values - centre) * there).square().sum(1).div(there.sum(1).clamp(min=1)).sqrt()  # (N,)
+    spread = torch.maximum(rows.median(), 0.01 * deviation.max() + tiny)
     return spread.expand(outputs.shape[1]).to(outputs.dtype)
 
 
@@ -112,9 +113,9 @@ class DistillationRegularizer(Regularizer):
     """Holds the outputs of earlier tasks' heads to their stored values.
 
     With ``states="memory"`` the head's outputs on rows of its task are kept, and one batch of them,
-    spread evenly over earlier tasks (4 at most, chosen at random), is compared per update. Trunk and old
-    heads both learn from it. The rows are those of the task's memory where one is bound; used alone, up to
-    ``memory_size`` of the inputs that `remember` is given are kept.
+    spread evenly over earlier tasks (4 at most, chosen at random), is compared per update. The rows are
+    those of the task's memory where one is bound; used alone, up to ``memory_size`` of the inputs that
+    `remember` is given are kept.
 
     With ``states="current"`` (the paper's ablation) nothing is stored but the weights at the end
     of the previous task, and the states are the current task's: ``μ (g_τ∘f_new(s) − g_τ∘f_old(s))²``
@@ -123,9 +124,10 @@ class DistillationRegularizer(Regularizer):
 
     Without a ``strength``, drift is measured in units of each head's own spread (`output_spread`), and the
     pull on the shared parameters has a norm relative to that of the learner's own gradient there (a running
-    mean), which grows with the drift. The pull then follows the scale of rewards and the learner's loss. How
-    far heads drift still depends on the learner: with steps that are large beside its Q-values it moves
-    everything faster, the guarded heads included.
+    mean), which grows with the drift. The pull then follows the scale of rewards and the learner's loss. Old
+    heads stay bit for bit as they are: Adam's steps are as large for a gradient that is nothing but noise, so
+    heads that got one would jitter by the step size, which is much where Q-values are small. With a
+    ``strength`` and memory, trunk and old heads both learn from the penalty.
 
     The network is called in evaluation mode. Use either `attach`, as `OwlWrapper` does, or `penalty` in a
     loss of one's own, with a ``strength``.
@@ -498,12 +500,11 @@ class DistillationRegularizer(Regularizer):
     def _relative_pull(
         self, name: str, found: _Compared, mine: Container[int], scale: Tensor | None
     ) -> Pull | None:
-        """The gradient with a norm on the shared parameters that follows the learner's (see the class)."""
-        parameters, grads = gradient_of(found.loss, found.on, mine)
-        shared = {id(p) for p in self.networks[name].shared_parameters().values()}
-        own = [p.grad for p in parameters if id(p) in shared and p.grad is not None]
-        ours = [g for p, g in zip(parameters, grads, strict=True) if id(p) in shared]
-        if not own or not ours:
+        """The gradient on the shared parameters, with a norm that follows the learner's (see the class)."""
+        shared = list(self.networks[name].shared_parameters().values())
+        own = [p.grad for p in shared if id(p) in mine and p.grad is not None]
+        parameters, grads = gradient_of(found.loss, shared, mine)
+        if not own or not grads:
             return None  # the learner does not train the trunk now: no head is in danger
         with torch.no_grad():
             norm = torch.stack(torch._foreach_norm(own)).norm()
@@ -512,12 +513,14 @@ class DistillationRegularizer(Regularizer):
             mean = self._gradient.get(name, norm).to(norm)
             mean = torch.where(norm.isfinite(), mean + AVERAGED * (norm - mean), mean)
             self._gradient[name] = mean
-            drift = found.loss.detach().sqrt()
-            size = self.every * mean * (PULL * drift).clamp(max=MOST_PULL)
-            factor = size / torch.stack(torch._foreach_norm(ours)).norm().clamp(
-                min=torch.finfo(norm.dtype).tiny
-            )
-            return parameters, [g * factor for g in grads]
+            return parameters, scaled_pull(grads, self.every * mean, found.loss.detach().sqrt())
+
+
+def scaled_pull(grads: list[Tensor], gradient: Tensor, drift: Tensor) -> list[Tensor]:
+    """``grads`` with the joint norm ``gradient · min(PULL · drift, MOST_PULL)``; zeros stay zeros."""
+    norm = torch.stack(torch._foreach_norm(grads)).norm()
+    factor = torch.where(norm > 0, gradient * (PULL * drift).clamp(max=MOST_PULL) / norm, 0.0)
+    return [g * factor for g in grads]
 
 
 def answers(name: str, network: MultiHead, head: int, inputs: tuple[Tensor, ...]) -> Tensor:
