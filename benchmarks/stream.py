@@ -190,8 +190,8 @@ def table(output: Path) -> str:
         there = delays[np.isfinite(delays)]
         heads = [p["heads"] - p["tasks"] for p in pairs]
         lines.append(
-            f"| {case} | {len(pairs)} | {middle.mean():.3f} | {ratio.min():.3f} | {len(there)} of {len(delays)} | "
-            f"{np.median(there):.0f} | {there.max():.0f} | {sum(p['extra'] for p in pairs)} | "
+            f"| {case} | {len(pairs)} | {middle.mean():.3f} | {ratio.min():.3f} | "
+            f"{len(there)} of {len(delays)} | {np.median(there):.0f} | {there.max():.0f} | {sum(p['extra'] for p in pairs)} | "
             f"{heads.count(0)} of {len(heads)} | {max(heads)} |"
         )
     return "\n".join(lines)
