@@ -14,10 +14,10 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test slow gpu lint format docs wheel bench faults clean
+.PHONY: help demo test slow gpu lint format docs figures notebooks wheel bench faults clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # Debian's Python comes without ensurepip: there pip is put in from the outside.
 $(STAMP): pyproject.toml constraints.txt
@@ -52,6 +52,13 @@ format: $(STAMP) ## put the formatting right
 
 docs: $(STAMP) ## build the documentation into docs/_build/html, warnings are errors
 	$(BIN)/sphinx-build -W --keep-going --nitpicky -q -b html docs docs/_build/html
+
+figures: $(STAMP) ## draw the figures of the docs from the committed runs, and renew the tables of the results
+	$(BIN)/python -m scripts.results_page
+	$(BIN)/python -m scripts.figures
+
+notebooks: $(STAMP) ## execute the example notebooks at full size and store their outputs, some ten minutes
+	$(BIN)/python -m scripts.notebooks
 
 wheel: $(STAMP) ## build sdist and wheel, check them, try the wheel in an empty environment
 	rm -rf dist

@@ -14,6 +14,21 @@ from torch import Tensor, nn
 from owlrl.heads import MultiHeadQ
 
 
+class Measured(float):
+    """The median of several rounds, which are kept."""
+
+    rounds: tuple[float, ...]
+
+    @classmethod
+    def of(cls, rounds: Sequence[float]) -> Measured:
+        own = cls(statistics.median(rounds))
+        own.rounds = tuple(rounds)
+        return own
+
+    def __truediv__(self, number: float) -> Measured:
+        return Measured.of([r / number for r in self.rounds])
+
+
 class Row(NamedTuple):
     """What was measured, how much it took the plain way and ours."""
 
@@ -24,7 +39,25 @@ class Row(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        return self.plain / self.ours
+        """Median over rounds of plain / ours where both were measured in turns."""
+        return statistics.median(self.ratios)
+
+    @property
+    def ratios(self) -> list[float]:
+        """Of each round."""
+        if isinstance(self.plain, Measured) and isinstance(self.ours, Measured):
+            pairs = list(zip(self.plain.rounds, self.ours.rounds, strict=False))
+            return [plain / ours for plain, ours in pairs]
+        return [self.plain / self.ours]
+
+    @property
+    def spread(self) -> str:
+        """The middle half of the ratios."""
+        found = sorted(self.ratios)
+        if len(found) < 4:
+            return ""
+        low, _, high = statistics.quantiles(found, n=4)
+        return f"{low:.3g} to {high:.3g}"
 
 
 class ChannelsFirst(nn.Module):
@@ -50,7 +83,7 @@ def paper_network(heads: int = 1) -> MultiHeadQ:
 
 def side_by_side(
     contestants: Sequence[Callable[[], object]], *, rounds: int, calls: int | Sequence[int]
-) -> list[float]:
+) -> list[Measured]:
     """Median milliseconds of CPU time per call of each, in turns: a busy machine then slows all alike."""
     counts = [calls] * len(contestants) if isinstance(calls, int) else calls
     times: list[list[float]] = [[] for _ in contestants]
@@ -61,12 +94,14 @@ def side_by_side(
             for _ in range(count):
                 contestant()
             seconds.append((time.process_time() - start) / count)
-    return [1e3 * statistics.median(seconds) for seconds in times]
+    return [Measured.of([1e3 * s for s in seconds]) for seconds in times]
 
 
 def print_rows(rows: Sequence[Row]) -> None:
     for row in rows:
-        figures = f"{row.plain:12.4g} {row.unit:>7} {row.ours:12.4g} {row.unit:>7} {row.ratio:9.3g}x"
+        figures = (
+            f"{row.plain:12.4g} {row.unit:>7} {row.ours:12.4g} {row.unit:>7} {row.ratio:9.3g}x  {row.spread}"
+        )
         print(f"{row.name:74}{figures}", flush=True)
 
 

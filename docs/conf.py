@@ -3,21 +3,36 @@
 from __future__ import annotations
 
 import importlib.metadata
+import pydoc
+import sys
+from pathlib import Path
+from typing import Any
 
 from sphinx.application import Sphinx
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from scripts.notebook_page import notebook_page
 
 project = "owlrl"
 author = "The owlrl authors"
 copyright = "2026, The owlrl authors"
 release = version = importlib.metadata.version("owlrl")
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.mathjax"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
 exclude_patterns = ["_build", "_*.md"]  # _*.md are pieces that pages include
 html_theme = "furo"
 html_title = f"owlrl {release}"
+html_logo = html_favicon = "_static/logo.svg"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_theme_options = {
+    "light_css_variables": {"color-brand-primary": "#332288", "color-brand-content": "#332288"},
+    "dark_css_variables": {"color-brand-primary": "#a99fe0", "color-brand-content": "#a99fe0"},
+}
 pygments_style = "default"
 
-myst_enable_extensions = ["attrs_inline", "colon_fence", "deflist", "dollarmath"]
+myst_enable_extensions = ["attrs_inline", "colon_fence", "deflist"]
 myst_heading_anchors = 3
 
 # A single backtick in a docstring is a link, and a link that leads nowhere is an error.
@@ -82,8 +97,40 @@ def _public_bases(app: object, name: str, obj: type, options: object, bases: lis
         bases[at : at + 1] = [base for base in hidden[0].__bases__ if base not in bases]
 
 
+def _by_object(app: Sphinx, env: Any, node: Any, content: Any) -> Any:
+    """Lead a name to where its object is documented: owlrl.heads.multihead.MultiHeadQ to owlrl.MultiHeadQ."""
+    target = node.get("reftarget", "")
+    domain = env.domains.python_domain
+    thing = pydoc.locate(target) if target.startswith("owlrl.") else None
+    if thing is None or not node.get("refdoc"):
+        return None
+    name = target.rpartition(".")[2]
+    for known in domain.objects:
+        if known.rpartition(".")[2] == name and known != target and pydoc.locate(known) is thing:
+            return domain.resolve_xref(env, node["refdoc"], app.builder, "obj", known, node, content)
+    return None
+
+
+def _fill_in_notebook(app: Sphinx, docname: str, source: list[str]) -> None:
+    """Show a notebook with its stored outputs where a page of docs/notebooks only names it."""
+    if docname.startswith("notebooks/"):
+        path = Path(app.srcdir).parent / "examples" / f"{Path(docname).name}.ipynb"
+        app.env.note_dependency(path, docname=docname)
+        source[0] = notebook_page(path)
+
+
+def _room(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: object) -> None:
+    """Leave out the list of contents on pages with wide tables."""
+    if page.startswith("results/"):
+        context["furo_hide_toc"] = True
+        context["body_class"] = "no-toc"
+
+
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
+    app.connect("missing-reference", _by_object)
+    app.connect("source-read", _fill_in_notebook)
+    app.connect("html-page-context", _room, priority=900)
     app.connect("autodoc-process-docstring", _keep_whole, priority=400)
     app.connect("autodoc-process-signature", _readable_default)
     app.connect("autodoc-process-bases", _public_bases)

@@ -92,7 +92,7 @@ print("task unknown:", {name: round(value) for name, value in found.items()})
 # ## One episode, step by step
 #
 # Every step each task's model says how well it predicted what was seen and paid. The shaded part of the picture, if any, is where the
-# wrong head acted. The torque is too weak to hold the pole at ±90° (dashed): the best it can hold is about ±156°, near hanging down, or ±24°.
+# wrong head acted. The torque is too weak to hold the pole at ±90° (dashed): the best it can hold is about ±156° (dotted), near hanging down, or ±24°.
 
 # %%
 figure, axes = plt.subplots(1, 2, figsize=(9, 3), sharey=True)
@@ -109,13 +109,14 @@ for axis, (name, angle) in zip(axes, tasks.items(), strict=True):
         angles.append(np.degrees(np.arctan2(following[1], following[0])))
         observation, over = following, terminated or truncated
     wrong = [policy.tasks[step.arm] != name for step in policy.trace]
-    angles = np.array(angles)
-    angles[1:][np.abs(np.diff(angles)) > 180] = np.nan  # no line where it passes ±180°
+    angles = np.unwrap(angles, period=360)  # past straight down it goes on, to 190° and so on
+    angles -= 360 * np.round(angles[-1] / 360)
     axis.plot(angles, color="black", linewidth=1)
     axis.axhline(angle, color="grey", linestyle="--", linewidth=1)
-    axis.fill_between(range(len(wrong)), -180, 180, where=wrong, color="tab:red", alpha=0.3, linewidth=0)
-    axis.set(title=f"{name}, task unknown", xlabel="step", ylim=(-180, 180))
-axes[0].set_ylabel("angle of the pole, degrees")
+    axis.axhline(np.sign(angle) * 156, color="tab:green", linestyle=":", linewidth=1)
+    axis.fill_between(range(len(wrong)), -250, 250, where=wrong, color="tab:red", alpha=0.3, linewidth=0)
+    axis.set(title=f"{name}, task unknown", xlabel="step", ylim=(-250, 250), yticks=range(-180, 181, 90))
+axes[0].set_ylabel("angle of the pole, 0° is upright")
 figure.tight_layout()
 plt.show()
 

@@ -70,7 +70,8 @@ def watch(policy, angle, copies=16):
         last = np.stack(info["final_obs"]) if truncated.all() else following
         policy.observe(observation, action, reward, last, terminated)
         observation, total = following, total + reward
-    return total.mean(), angles
+    line = np.unwrap(angles, period=360)  # past straight down it goes on, to 190° and so on
+    return total.mean(), line - 360 * np.round(line[-1] / 360)
 
 
 class Plain:
@@ -140,9 +141,9 @@ figure, panels = plt.subplots(1, 2, figsize=(8, 3), sharey=True)
 for axes, (name, angle) in zip(panels, ANGLES.items(), strict=True):
     axes.axhline(angle, color="0.7", ls="--")
     for method, found in shown.items():
-        axes.plot(found[name][1], ".", ms=3, label=method)
+        axes.plot(found[name][1], label=method)
     axes.set(title=name, xlabel="step", yticks=range(-180, 181, 90))
-panels[0].set_ylabel("angle of the pole")
+panels[0].set_ylabel("angle of the pole, 0° is upright")
 panels[0].legend(fontsize=8)
 plt.show()
 
@@ -151,6 +152,7 @@ plt.show()
 
 # %%
 probabilities = np.array([step.probabilities[0] for step in policy.trace])
+plt.figure(figsize=(6, 3))
 for k, name in enumerate(policy.tasks):
     plt.plot(probabilities[:30, k], drawstyle="steps-post", label=f"head of {name}")
 plt.xlabel("step")

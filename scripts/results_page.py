@@ -15,21 +15,20 @@ Run from the root of the checkout after new runs: ``python -m scripts.results_pa
 
 is filled from the results in the directory; the tests compare the pages with it. Headings of the
 tables are set in bold, since what is folded away has no place in a table of contents. The table of the bare
-call is what ``python benchmarks/defaults.py --table`` prints.
+call is what ``python benchmarks/defaults.py --table`` prints; the summary is that of ``scripts.figures``.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from functools import cache
-from pathlib import Path
 
 from benchmarks.defaults import RESULTS as DEFAULTS
 from benchmarks.defaults import table as defaults_table
-from owlrl.experiments import Result, load_results, study_runs, study_table
+from owlrl.experiments import study_runs, study_table
+from scripts.figures import summary_table
+from scripts.results_data import ROOT, results_in
 
-ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted((ROOT / "docs" / "results").glob("*.md"))
 PRINTED = re.compile(
     r"```bash\nowlrl reproduce (?P<study>\S+) --seeds (?P<seeds>\d+) --jobs 2 --output (?P<directory>\S+)\n"
@@ -37,6 +36,7 @@ PRINTED = re.compile(
     re.DOTALL,
 )
 
+SUMMARY = re.compile(r"<!-- summary(?P<studies>[^>]*) -->\n(?P<table>.*?)<!-- end summary -->", re.DOTALL)
 BARE_CALL = re.compile(r"<!-- defaults -->\n(?P<table>.*?)<!-- end defaults -->", re.DOTALL)
 
 
@@ -46,17 +46,17 @@ def bare_call() -> str:
     return defaults_table(json.loads(file.read_text(encoding="utf-8")) for file in files)
 
 
-@cache
-def results_in(directory: str) -> list[Result]:
-    """All results of a directory, read once."""
-    return list(load_results(ROOT / directory))
-
-
 def printed(command: re.Match[str]) -> str:
     """What the command prints when all of its runs are there."""
     runs = study_runs(command["study"], seeds=int(command["seeds"]))
     tables = study_table(runs, results_in(command["directory"]))
     return re.sub(r"^### (.*)$", r"**\1**", tables, flags=re.MULTILINE)
+
+
+def summed_up(found: re.Match[str]) -> str:
+    """The rows of the studies that the block names, or of all."""
+    studies = found["studies"]
+    return f"<!-- summary{studies} -->\n{summary_table(*studies.split())}\n<!-- end summary -->"
 
 
 def filled(page: str) -> str:
@@ -67,6 +67,7 @@ def filled(page: str) -> str:
         before, after = match.start("tables") - start, match.end("tables") - start
         return f"{head[:before]}\n{printed(match)}\n{head[after:]}"
 
+    page = SUMMARY.sub(summed_up, page)
     page = BARE_CALL.sub(lambda _: f"<!-- defaults -->\n{bare_call()}\n<!-- end defaults -->", page)
     return PRINTED.sub(fill, page)
 

@@ -20,13 +20,15 @@ import torch
 from sb3_contrib import QRDQN
 from stable_baselines3 import DDPG, DQN, SAC, TD3
 from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.envs import BitFlippingEnv
 from stable_baselines3.common.noise import NormalActionNoise, OrnsteinUhlenbeckActionNoise
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
+from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from owlrl import DistillationRegularizer, ModelEvidence, OwlWrapper, learners
 from owlrl.learners import DQNConfig, SACConfig
 from tests import own_actor_critic, own_dqn
-from tests.adapters.helpers import BOX, Guess, any_model
+from tests.adapters.helpers import BOX, Guess, any_model, dqn
 
 MOMENTS = ("border", "middle")
 
@@ -325,6 +327,21 @@ class ModelDDPGSeveral(ModelDDPG):
     copies = 2
 
 
+class ModelHER(Model):
+    """Hindsight: rows of an episode are sampled with goals that were reached later in it."""
+
+    def env(self, task: str, inner: Any = None) -> Any:
+        return inner or make_vec_env(
+            lambda: BitFlippingEnv(n_bits=4, max_steps=7), 1, vec_env_cls=DummyVecEnv
+        )
+
+    def make(self) -> Any:
+        self.envs = {"a": self.env("a")}
+        settings = {"replay_buffer_class": HerReplayBuffer, "replay_buffer_kwargs": {"n_sampled_goal": 2}}
+        self.model = dqn(env=self.envs["a"], observations="dict", **settings)
+        return self.model
+
+
 class AgentDQNVector(AgentDQN):
     copies = 2
 
@@ -353,6 +370,7 @@ RUNS: dict[str, type[Run]] = {
         ModelTD3Several,
         ModelDDPG,
         ModelDDPGSeveral,
+        ModelHER,
     )
 }
 

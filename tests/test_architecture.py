@@ -21,6 +21,7 @@ GROUPS: tuple[frozenset[str], ...] = (
     frozenset({"protocols"}),
     frozenset({"checkpoint", "fisher", "gaussian", "heads", "memory", "replay", "selection", "td"}),
     frozenset({"evidence", "regularizers"}),
+    frozenset({"changes"}),
     frozenset({"acting", "autosave", "describe", "step_guard", "wrapper", "wrapper_state"}),
     frozenset({"owlrl"}),  # the package's own __init__: the core and nothing after it
     frozenset({"adapters", "envs", "learners"}),

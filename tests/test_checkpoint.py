@@ -23,7 +23,7 @@ from owlrl import checkpoint
 from owlrl.checkpoint import get_rng_state, load_state, save_state, set_rng_state, write_atomically
 from owlrl.errors import OwlError, OwlTypeError, OwlValueError
 from owlrl.wrapper_state import same_state
-from scripts.faults import DAMAGES, sample_state
+from scripts.faults.files import DAMAGES, sample_state
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5)
 trees = st.recursive(
@@ -314,7 +314,9 @@ def test_a_load_goes_on_with_the_file_that_it_opened(tmp_path, monkeypatch):
 
 def test_generators_are_set_all_or_none():
     before = get_rng_state()
-    for wrong in [{}, {**before, "python": [3, [1, 2], None]}, {**before, "numpy": ["MT19937", 3]}]:
+    far = [*before["numpy"][:2], 10**6, 0, 0.0]
+    python = {**before, "python": [3, [1, 2], None]}
+    for wrong in [{}, python, {**before, "numpy": ["MT19937", 3]}, {**before, "numpy": far}]:
         other = {**wrong, "torch": torch.Generator().manual_seed(5).get_state()} if wrong else wrong
         with pytest.raises(OwlValueError, match="the state does not fit"):
             set_rng_state(other)

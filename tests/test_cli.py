@@ -13,7 +13,16 @@ import pytest
 import owlrl
 from owlrl import cli
 from owlrl.cli import main
-from owlrl.experiments import METHODS, STUDIES, StudyPlan, fanout, resolve_tasks, study_runs, training
+from owlrl.experiments import (
+    METHODS,
+    STUDIES,
+    StudyPlan,
+    fanout,
+    keeping,
+    resolve_tasks,
+    study_runs,
+    training,
+)
 from tests.experiments.helpers import tiny
 
 SMALL = ["--frames", "128", "--episodes", "2", "--policies", "oracle", "random"]
@@ -96,7 +105,7 @@ def test_evaluate_refuses_what_cannot_be_made(trained, capsys, arguments, words)
 
 
 def test_what_cannot_be_written_is_said_before_any_work(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(training, "_train_task", None)  # nothing is trained
+    monkeypatch.setattr(training.Course, "_learn", None)  # nothing is trained
     file = tmp_path / "file"
     file.write_text("")
     for command in (["train", *CORRIDORS, *SMALL], ["reproduce", "sc3"]):
@@ -107,16 +116,16 @@ def test_what_cannot_be_written_is_said_before_any_work(tmp_path, capsys, monkey
 
 
 def test_a_stopped_training_goes_on(tmp_path, capsys, monkeypatch):
-    real = training._train_task
-
-    def stopping(session, curve, number, task, *, progress):
-        if task == "crossroads-1":
+    def stopping(keeper, state):
+        if len(stopped) == 4:  # in the middle of a task
             raise KeyboardInterrupt
-        return real(session, curve, number, task, progress=progress)
+        keeper.save(state())
+        stopped.append(keeper)
 
     command = ["train", *CORRIDORS, *SMALL, *SETTINGS, "--output", str(tmp_path)]
+    stopped = []
     with monkeypatch.context() as patched:
-        patched.setattr(training, "_train_task", stopping)
+        patched.setattr(keeping.Keeper, "tick", stopping)
         assert main(command) == 130
     assert "the same command goes on from there" in capsys.readouterr().err
     (part,) = tmp_path.iterdir()
@@ -295,10 +304,10 @@ def test_reproduce_prints_tables_and_failures(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(STUDIES, "small", StudyPlan("two", make))
     real = fanout.run_experiment
 
-    def failing(run):
+    def failing(run, **options):
         if run.method == "owl":
             raise ValueError("no luck")
-        return real(run)
+        return real(run, **options)
 
     monkeypatch.setattr(fanout, "run_experiment", failing)
     command = ["reproduce", "small", "--seeds", "1", "--output", str(tmp_path)]
@@ -371,7 +380,7 @@ def test_compare_runs_a_file(tmp_path, capsys):
 
 
 def test_ctrl_c_says_how_to_go_on(capsys, monkeypatch, tmp_path):
-    def stop(run):
+    def stop(run, **options):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(fanout, "run_experiment", stop)

@@ -14,7 +14,7 @@ import pytest
 import owlrl
 
 ROOT = Path(__file__).parent.parent
-API_PAGE = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+API_PAGE = "\n".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "api").glob("*.md"))
 
 
 def public_modules() -> list[str]:

@@ -1,12 +1,18 @@
 """StepGuard: steps only inside a task and only with finite gradients."""
 
+import gymnasium
+import numpy as np
 import pytest
 import torch
+from stable_baselines3 import DDPG, SAC, TD3
 from torch import nn
 
-from owlrl import MultiHeadQ, QLearner
+from owlrl import MultiHeadQ, OwlWrapper, QLearner
 from owlrl.errors import NonFiniteError, OwlStateError
 from owlrl.step_guard import StepGuard
+from tests import own_actor_critic
+from tests.adapters.helpers import BOX, KINDS, Guess, any_model, same, weights
+from tests.own_dqn import Signs, make_script, train
 
 
 def make():
@@ -75,3 +81,95 @@ def test_weights_are_checked_by_name():
     q.trunk.weight.data[0, 0] = float("inf")
     with pytest.raises(NonFiniteError, match=r"the weights 'trunk.weight' of network 'q'"):
         guard.check_weights()
+
+
+class Spoiled(gymnasium.Wrapper):
+    """One number that is not finite, in one step: in its reward or in what is seen then."""
+
+    def __init__(self, env, quantity, value, at=41):
+        super().__init__(env)
+        self.quantity, self.value, self.left = quantity, value, at
+
+    def step(self, action):
+        observation, reward, *rest = self.env.step(action)
+        self.left -= 1
+        if self.left == 0:
+            if self.quantity == "reward":
+                reward = self.value
+            else:
+                observation = np.full_like(observation, self.value)
+        return observation, reward, *rest
+
+
+FAULTS = [("reward", np.inf), ("reward", np.nan), ("next_observation", -np.inf)]
+
+
+@pytest.mark.parametrize(("quantity", "value"), FAULTS)
+@pytest.mark.parametrize("replay", ["deque", "scoped"])
+def test_a_number_in_a_script_is_stopped_at_its_step(replay, quantity, value):
+    clean, script = make_script(replay=replay), make_script(replay=replay)
+    with OwlWrapper(clean.learner()).task("a"):
+        train(clean, Signs(), 40)
+    owl = OwlWrapper(script.learner())
+    # owlrl's own replay refuses the row, a deque takes it and the step is refused: 8 were made before
+    message = rf"(TaskScopedReplay.add|^task 'a', step 9): .*{quantity}.*"
+    message += r"\(task 'a'\)" if replay == "scoped" else r"of row 40 of task 'a' .*the step was not made"
+    with pytest.raises(NonFiniteError, match=message), owl.task("a"):
+        train(script, Spoiled(Signs(), quantity, value), 60)
+    assert same(clean.q.state_dict(), script.q.state_dict())
+    assert owl.tasks["a"].steps == 8
+
+
+@pytest.mark.parametrize(("quantity", "value"), FAULTS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_number_in_a_model_is_stopped_at_its_step(kind, quantity, value):
+    def made(spoil):
+        env = Guess(BOX) if kind in (SAC, TD3, DDPG) else Guess()
+        return any_model(kind, env=Spoiled(env, quantity, value) if spoil else env, train_freq=1)
+
+    clean = made(False)
+    with OwlWrapper(clean).task("a"):
+        clean.learn(60, callback=lambda local, _: local["self"].num_timesteps <= 40)
+    model = made(True)
+    owl = OwlWrapper(model)
+    message = rf"^task 'a', step \d+: {quantity} is {value} at place 40 of the ReplayBuffer, environment 0"
+    with pytest.raises(NonFiniteError, match=message + ".* was not made"), owl.task("a"):
+        model.learn(60)
+    assert same(weights(clean), weights(model))
+
+
+def test_an_action_is_stopped_too_and_the_step_can_be_made_when_it_is_put_right():
+    model = any_model(DDPG)
+    owl = OwlWrapper(model)
+
+    def spoil(local, _):
+        if local["self"].num_timesteps == 41:
+            local["replay_buffer"].actions[39] = np.nan  # of the newest step that is stored
+        return True
+
+    with pytest.raises(NonFiniteError, match="action is nan at place 39"), owl.task("a"):
+        model.learn(60, callback=spoil)
+    buffer = model.replay_buffer
+    with pytest.raises(NonFiniteError, match="action is nan at place 39"), owl.task("a"):
+        model.learn(2, reset_num_timesteps=False)
+    buffer.actions[39] = 0.0
+    with owl.task("a"):
+        model.learn(2, reset_num_timesteps=False)
+    assert owl.tasks["a"].visits == 1
+
+
+def test_messages_name_the_optimizer_where_there_are_several():
+    script = own_actor_critic.make_script("sac")
+    owl = OwlWrapper(script.learner())
+    with owl.task("a"):
+        own_actor_critic.train(script, own_actor_critic.Push(), 80)
+    with torch.no_grad():
+        script.log_alpha.fill_(1000.0)
+    with (
+        pytest.raises(
+            NonFiniteError, match=r"alpha is not finite.* the step of the '\w+' optimizer was not made"
+        ),
+        owl.task("a"),
+    ):
+        script.log_alpha.data.fill_(1000.0)
+        own_actor_critic.train(script, own_actor_critic.Push(), 80)

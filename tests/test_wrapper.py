@@ -22,6 +22,7 @@ from owlrl import (
 )
 from owlrl.errors import NonFiniteError, OwlError, OwlStateError, OwlTypeError, OwlValueError
 from owlrl.td import taken
+from tests import own_actor_critic
 from tests.own_dqn import SIZE, Signs, make_replay, make_script, score, train
 from tests.rows import rows_of
 
@@ -974,6 +975,24 @@ def test_a_task_is_exported_as_a_program_without_owlrl(kind, tmp_path):
         module = torch.export.load(tmp_path / f"{name}.pt2").module()
         assert module(signs).tolist() == [(k + shift) % SIZE for k in range(SIZE)]
         assert module(signs[:1]).shape == (1,)
+        # its own head's weights and the trunk's, and no other head's
+        network = owl.learner.networks["q"]
+        own = {**network.shared_parameters(), **network.head_parameters(owl.tasks[name].head)}
+        assert {key.removeprefix("networks.0.") for key in program.state_dict} == set(own)
+        assert all(torch.equal(program.state_dict[f"networks.0.{key}"], own[key]) for key in own)
+
+
+def test_a_program_of_an_actor_has_no_critics():
+    script = own_actor_critic.make_script("sac")
+    owl, x = OwlWrapper(script.learner()), torch.rand(8, 2)
+    for name in ("a", "b"):
+        with owl.task(name):
+            for row in x.numpy():
+                owl.replay.add(row, np.zeros(1, np.float32), 0.0, row, False, False)
+    program = owl.export("b", np.zeros(2, np.float32))
+    assert {key.split(".")[2] for key in program.state_dict} >= {"body", "mean"}
+    assert not [key for key in program.state_dict if "mean.weight" in key]  # that of head 0
+    torch.testing.assert_close(program.module()(x), owl.learner.act(x, 1))
 
 
 def test_evaluation_takes_an_id_and_looks_at_the_spaces_first():
@@ -985,6 +1004,12 @@ def test_evaluation_takes_an_id_and_looks_at_the_spaces_first():
         owl.evaluate("Acrobot-v1")
     assert "observations of shape (6,); expected (4,)" in str(caught.value)
     assert "3 actions; expected 4" in str(caught.value)
+    with pytest.raises(OwlValueError, match="'Nonsense-v9', which cannot be made"):
+        owl.evaluate("Nonsense-v9")
+    for wrong, named in ((42, "a int"), (Signs, "the class Signs")):
+        with pytest.raises(OwlTypeError, match=f"env is {named}; expected a Gymnasium environment"):
+            owl.evaluate(wrong)
+    assert len(owl.evaluate(Signs(0), episodes=np.int64(2), seed=np.int64(0)).returns) == 2
 
 
 def test_a_learner_that_was_trained_before_says_which_head_its_first_task_takes():

@@ -214,7 +214,10 @@ def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
 
 def _set_generators(state: dict[str, Any]) -> None:
     torch.set_rng_state(state["torch"])
-    np.random.set_state(tuple(state["numpy"]))
+    name, keys, position, has_gauss, gauss = state["numpy"]
+    if not 0 <= int(position) <= 624:  # numpy takes any, and reads there
+        raise ValueError(f"the position in numpy's state is {position}")
+    np.random.set_state((name, np.asarray(keys), int(position), int(has_gauss), float(gauss)))
     version, internal, gauss = state["python"]
     random.setstate((version, tuple(internal), gauss))
     if "cuda" in state and torch.cuda.is_available():

@@ -7,7 +7,6 @@ Every error derives from `OwlError` and from the built-in that fits, so both
 from __future__ import annotations
 
 import importlib.metadata
-import numbers
 import re
 from collections.abc import Iterable
 
@@ -18,7 +17,6 @@ __all__ = [
     "OwlTypeError",
     "OwlValueError",
     "install_hint",
-    "int_problem",
     "raise_problems",
 ]
 
@@ -75,7 +73,7 @@ def install_hint(extra: str) -> str:
 
     >>> from owlrl.errors import install_hint
     >>> install_hint("cli")
-    'pip install "joblib>=1.4" "tqdm>=4.66" "tyro>=0.9"'
+    'pip install "joblib>=1.4" "tqdm>=4.66" "tyro>=0.9.2"'
     """
     try:
         wanted = importlib.metadata.requires("owlrl") or []
@@ -86,20 +84,6 @@ def install_hint(extra: str) -> str:
     if not names:  # not installed but on the path
         return f'pip install ".[{extra}]" in a checkout of owlrl'
     return "pip install " + " ".join(f'"{name}"' for name in names)
-
-
-def int_problem(name: str, value: object, *, least: int = 1) -> str | None:
-    """What is wrong with ``value`` if it is not an int of at least ``least``; a bool is none.
-
-    >>> from owlrl.errors import int_problem
-    >>> int_problem("size", 3)
-    >>> int_problem("size", True)
-    'size is True; expected an int >= 1'
-    """
-    is_int = isinstance(value, numbers.Integral) and not isinstance(value, bool)
-    if not is_int or int(value) < least:  # type: ignore[call-overload]
-        return f"{name} is {value!r}; expected an int >= {least}"
-    return None
 
 
 def raise_problems(where: str, problems: Iterable[str], *, kind: type[OwlError] = OwlValueError) -> None:

@@ -158,7 +158,9 @@ class TaskReplay(Stateful, Protocol):
     """A replay that knows which task its rows belong to.
 
     When a visit that was interrupted goes on, `begin_task` is not called. A replay that has to know of it
-    has a method ``resume_task(task)``, which is called instead.
+    has a method ``resume_task(task)``, which is called instead. One whose rows are stored without its
+    knowledge has a method ``check_new()``, which is called before every optimizer step and raises
+    `owlrl.errors.NonFiniteError` if a row that came since then is not finite.
     """
 
     def begin_task(self, task: str) -> None:

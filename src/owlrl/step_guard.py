@@ -22,11 +22,13 @@ class StepGuard:
 
     A step outside a task is refused, and so is one with a gradient that is not finite, the
     regularizer's share included: the weights stay as they are. A learned temperature's steps are
-    looked at like a network's.
+    looked at like a network's. Rows that came since the step before are looked at first, since a reward
+    that is infinite has a finite gradient in some losses.
 
     Args:
         learner: the learner, its networks bound.
         on_step: called with the number of the step before each step of the first optimizer.
+        replay: the replay, whose ``check_new`` is called before each step where it has one.
 
     >>> import torch
     >>> from torch import nn
@@ -41,20 +43,29 @@ class StepGuard:
     Traceback (most recent call last):
     ...
     owlrl.errors.NonFiniteError: task 'left', step 1: the gradient of 'trunk.weight' in network 'q' is not \
-finite; the step was not made and the weights are as before. Look for NaN or infinity in rewards, \
-observations and loss, or lower the step size
+finite; the step was not made and the weights are as before. Look for NaN or infinity in the loss and \
+what it is made of, or lower the step size
     >>> guard.detach()
     """
 
-    def __init__(self, learner: OffPolicyLearner, on_step: Callable[[int], None] | None = None) -> None:
+    needs_no_gradient = True  # looks at those there are; a step that is made elsewhere looks itself
+
+    def __init__(
+        self,
+        learner: OffPolicyLearner,
+        on_step: Callable[[int], None] | None = None,
+        replay: object = None,
+    ) -> None:
         self.steps = 0  # since `begin`
         self.total = 0
         self._on_step = on_step
+        self._check_new: Callable[[], None] | None = getattr(replay, "check_new", None)
         self._learner = learner
         self._task: str | None = None
         self._temperatures = [t for t in learner.per_task.values() if isinstance(t, TaskTemperature)]
-        owners = [*learner.optimizers.values(), *(t.optimizer for t in self._temperatures)]
-        optimizers = {id(o): o for o in owners}
+        named = [*learner.optimizers.items(), *(("temperature", t.optimizer) for t in self._temperatures)]
+        optimizers = {id(optimizer): optimizer for _, optimizer in named}
+        self._names = {id(optimizer): name for name, optimizer in reversed(named)}
         self._first = next(iter(optimizers), None)
         self._handles = [o.register_step_pre_hook(self._before_step) for o in optimizers.values()]
 
@@ -103,11 +114,28 @@ observations and loss, or lower the step size
                 "optimizer.step() was called outside a task; train inside `with owl.task(name):`, not inside "
                 "`owl.use(name)`, or owl.unwrap() the learner first"
             )
-        if id(optimizer) == self._first:
-            self.steps += 1
-            self.total += 1
-            if self._on_step is not None:
+        counted = id(optimizer) == self._first
+        self.steps += counted
+        self.total += counted
+        try:
+            self._check_rows(optimizer)
+            if counted and self._on_step is not None:
                 self._on_step(self.steps)
+            self._check_gradient(optimizer)
+        except BaseException:  # a step that was not made
+            self.steps -= counted
+            self.total -= counted
+            raise
+
+    def _check_rows(self, optimizer: Optimizer) -> None:
+        if self._check_new is None:
+            return
+        try:
+            self._check_new()
+        except NonFiniteError as error:
+            raise NonFiniteError(f"{self._where()}: {error}; {self._unchanged(optimizer)}") from error
+
+    def _check_gradient(self, optimizer: Optimizer) -> None:
         grads = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
         # one number for all: a norm is finite only if every entry is
         finite = not grads or math.isfinite(float(torch.stack(torch._foreach_norm(grads)).sum()))
@@ -116,11 +144,23 @@ observations and loss, or lower the step size
             problem = self._temperature_problem()
         if problem or not finite:
             raise NonFiniteError(
-                f"task {self._task!r}, step {self.steps}: "
-                f"{problem or f'the gradient of {self._culprit()} is not finite'}; "
-                "the step was not made and the weights are as before. Look for NaN or infinity in rewards, "
-                "observations and loss, or lower the step size"
+                f"{self._where()}: {problem or f'the gradient of {self._culprit()} is not finite'}; "
+                f"{self._unchanged(optimizer)}. Look for NaN or infinity in the loss and what it is made of, "
+                "or lower the step size"
             )
+
+    def _where(self) -> str:
+        return f"task {self._task!r}, step {max(1, self.steps)}"
+
+    def _unchanged(self, optimizer: Optimizer) -> str:
+        """What has not happened; an update of several optimizers may have been half made."""
+        if len(self._names) == 1:
+            return "the step was not made and the weights are as before"
+        name = self._names[id(optimizer)]
+        return (
+            f"the step of the {name!r} optimizer was not made and its weights are as before (steps that "
+            "others made before it in this update stay)"
+        )
 
     def _temperature_problem(self) -> str | None:
         for temperature in self._temperatures:

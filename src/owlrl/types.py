@@ -68,6 +68,8 @@ class Transitions:
 
     def to(self, device: torch.device | str) -> Transitions:
         """The same transitions with every tensor on ``device``."""
+        if self.reward.device == device == self.observation.device:
+            return self  # already
         return self._each(lambda tensor: tensor.to(device))
 
     def _each(self, function: Callable[[Tensor], Tensor]) -> Transitions:

@@ -13,9 +13,8 @@ from torch.optim import Optimizer
 
 from owlrl._arguments import Arguments
 from owlrl.acting.episodes import Evaluation, collect_rows, run_episodes, space_problems
-from owlrl.acting.export import export_policy
-from owlrl.acting.policy import AdaptivePolicy
-from owlrl.autosave import Autosave
+from owlrl.acting.policy import AdaptivePolicy, export_policy
+from owlrl.autosave import Autosave, when_whole
 from owlrl.checkpoint import load_state, save_state, set_rng_state
 from owlrl.describe.given import (
     as_env,
@@ -142,7 +141,7 @@ replay=TaskScopedReplay, tasks=['left', 'right'])
             raise
         self._pointer.owner = self
         self._initial = self._own_state()
-        self._guard = StepGuard(learner, self._on_step)  # last, so that it sees the regularizer's gradient
+        self._guard = StepGuard(learner, self._on_step, self.replay)  # last: sees the regularizer's gradient
 
     @property
     def current_task(self) -> str | None:
@@ -338,10 +337,11 @@ replay=TaskScopedReplay, tasks=['left', 'right'])
 
         Heads, targets, optimizers, regularizer, evidence, memory, replay with its kept samples, schedules
         of each task and the global generators' states; not your environment's state. Inside a block the
-        visit is saved as it is: after loading, entering the same task again goes on with it.
+        visit is saved as it is: after loading, entering the same task again goes on with it. In a callback
+        of a Stable-Baselines3 model a step is half done: the file is written when its rollout is over.
         """
         self._refuse_unwrapped("save")
-        save_state(path, self.state_dict())
+        when_whole(self.learner, str(path), lambda: save_state(path, self.state_dict()))
 
     def autosave(
         self, path: Any, *, seconds: float | None = 60.0, steps: int | None = None, keep: int = 1

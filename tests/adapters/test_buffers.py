@@ -13,7 +13,7 @@ from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
 from owlrl import DistillationRegularizer, OwlWrapper, check_learner
 from owlrl.adapters.buffers import BufferReplay, valid_steps
 from owlrl.describe.given import as_replay
-from owlrl.errors import OwlStateError, OwlValueError
+from owlrl.errors import NonFiniteError, OwlStateError, OwlValueError
 from tests import own_actor_critic
 from tests.adapters.cleanrl import CopiedBuffer, make_script, score, train
 from tests.rows import rows_of
@@ -336,3 +336,54 @@ def test_outputs_must_fit_the_number_of_actions():
         OwlValueError, match=r"q answers with 55 numbers for 4 actions; .* mean over the atoms"
     ):
         check_learner(script.learner())
+
+
+@pytest.mark.parametrize("one_ring", [False, True])
+@pytest.mark.parametrize("size", [50, 3_000])  # looked through as a whole, and by position
+@pytest.mark.parametrize("column", ["rewards", "observations", "next_observations"])
+def test_rows_that_are_not_finite_are_found_once_they_are_stored(column, size, one_ring):
+    space = spaces.Box(-9.0, 9.0, (2,), np.float32)
+    options = {"optimize_memory_usage": one_ring, "handle_timeout_termination": False}
+    buffer = ReplayBuffer(size, space, spaces.Discrete(2), n_envs=2, **options)
+    replay = BufferReplay(buffer)
+    replay.begin_task("a")
+    good = {name: np.ones((2, 2), np.float32) for name in ("observations", "next_observations")}
+    good["rewards"] = np.ones(2, np.float32)
+
+    def add(**changes):
+        row = {**good, **changes}
+        done = np.zeros(2)
+        buffer.add(
+            row["observations"], row["next_observations"], np.zeros((2, 1)), row["rewards"], done, [{}] * 2
+        )
+
+    for _ in range(size - 2):  # so that the ring is around its end afterwards
+        add()
+    replay.check_new()
+    for _ in range(5):
+        add()
+        replay.check_new()
+    bad = good[column].copy()
+    bad[1] = np.nan
+    add(**{column: bad})
+    place = 4 if column == "next_observations" and one_ring else 3
+    name = "observation" if one_ring and "obs" in column else column[:-1]
+    for _ in range(2):  # until it is put right
+        with pytest.raises(NonFiniteError, match=f"^{name} is nan at place {place} .*, environment 1;"):
+            replay.check_new()
+    array = buffer.observations if one_ring and "obs" in column else getattr(buffer, column)
+    array[place, 1] = 0.0
+    replay.check_new()
+
+
+def test_large_numbers_are_finite_and_whole_ones_are_not_looked_at():
+    buffer = ReplayBuffer(20_000, spaces.Box(0, 255, (3, 3, 1), np.uint8), spaces.Discrete(2))
+    replay = BufferReplay(buffer)
+    replay.begin_task("a")
+    image = np.full((1, 3, 3, 1), 255, np.uint8)
+    buffer.add(image, image, np.array([1]), np.array([3e38]), np.array([False]), [{}])
+    replay.check_new()
+    with np.errstate(over="ignore"):
+        buffer.add(image, image, np.array([1]), np.array([4e38]), np.array([False]), [{}])
+    with pytest.raises(NonFiniteError, match="reward is inf at place 1"):
+        replay.check_new()

@@ -452,3 +452,29 @@ def test_rows_of_another_form_are_shown_at_the_first_look(wrong, shown):
         replay.new_rows()
     assert shown in str(error.value)
     assert "(observation, action, reward, next_observation, done)" in str(error.value)
+
+
+@pytest.mark.parametrize("kind", [list, lambda: deque(maxlen=5)])
+@pytest.mark.parametrize(
+    "wrong", [(2, np.inf), (2, 1e39), (0, np.full(2, np.nan)), (3, torch.full((2,), torch.inf))]
+)
+def test_rows_that_are_not_finite_are_found_once_they_are_stored(kind, wrong):
+    rows = kind()
+    replay = ListReplay(rows)
+    replay.begin_task("a")
+    replay.check_new()
+    for number in range(7):
+        rows.append((np.zeros(2), number, np.float32(number), np.ones(2), False))
+        replay.check_new()
+    bad = [np.zeros(2), 1, 0.5, np.ones(2), False]
+    bad[wrong[0]] = wrong[1]
+    rows.append(tuple(bad))
+    rows.append((np.zeros(2), 1, 0.5, np.ones(2), False))
+    name = ("observation", "", "reward", "next_observation")[wrong[0]]
+    for _ in range(2):
+        with pytest.raises(NonFiniteError, match=f"{name} of row {len(rows) - 2} of task 'a' is not finite"):
+            replay.check_new()
+    del rows[-2]
+    replay.check_new()
+    rows.append("something else")  # which the next look refuses
+    replay.check_new()

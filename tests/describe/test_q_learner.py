@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import random
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -281,11 +282,9 @@ def test_networks_that_do_not_answer_with_q_values_are_refused(make, message):
 
 
 def test_the_number_of_actions_is_compared_where_it_is_known():
-    class Replay(TaskScopedReplay):
-        num_actions = 3
-
-    q = nn.Linear(2, 12)
-    replay = Replay(9, observation_shape=(2,), observation_dtype=np.float32)
+    q = nn.Linear(2, 12)  # three actions with four atoms each, flat
+    shape = {"observation_shape": (2,), "observation_dtype": np.float32}
+    replay = TaskScopedReplay(9, action_space=gymnasium.spaces.Discrete(3), **shape)
     optimizer = torch.optim.SGD(q.parameters(), lr=0.1)
     with pytest.raises(OwlValueError, match="q answers with 12 numbers for 3 actions"):
         OwlWrapper(QLearner(q, None, optimizer, replay=replay))

@@ -17,12 +17,12 @@ from owlrl.evidence import (
     Evidence,
     GaussianNLLEvidence,
     ModelEvidence,
-    RecalibratedEvidence,
     RewardEvidence,
     TDErrorEvidence,
     calibrated_loss,
 )
 from owlrl.evidence.base import rms
+from owlrl.experiments.evidence import RecalibratedEvidence
 from owlrl.protocols import Evidence as EvidenceProtocol
 from tests.own_dqn import Signs, make_script, train
 

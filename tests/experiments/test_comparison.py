@@ -15,9 +15,9 @@ from owlrl.envs import TabulatedVectorEnv, TaskSpec, pendulums
 from owlrl.errors import OwlStateError, OwlTypeError, OwlValueError
 from owlrl.experiments import Learned, Method, Study, compare, compare_file
 from owlrl.experiments import comparison as module
-from owlrl.experiments.comparison import Plan
 from owlrl.experiments.methods import BUILT_IN, find_method
 from owlrl.experiments.models import History, make_env
+from owlrl.experiments.plan import Plan
 from owlrl.learners import DQN, SAC, DQNConfig, SACConfig
 from tests.experiments.signs import (
     METHODS,
@@ -95,11 +95,11 @@ def test_an_interrupted_study_goes_on(tmp_path, monkeypatch, capsys):
     options = {**QUICK, "methods": ["bare", "owl"], "seeds": 1}
     whole, real, done = numbers(compare(make_model, **options)), module.run_trial, []
 
-    def stopping(plan, trial, *, tell=None):
+    def stopping(plan, trial, **options):
         if len(done) == 2:
             raise KeyboardInterrupt
         done.append(trial)
-        return real(plan, trial, tell=tell)
+        return real(plan, trial, **options)
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr(module, "run_trial", stopping)

@@ -17,6 +17,8 @@ from owlrl.experiments import Run, Study, compare, compare_file, is_done, load_r
 from owlrl.experiments import _optional as optional_module
 from owlrl.experiments import fanout as module
 from owlrl.experiments.fanout import attempt, unfinished
+from owlrl.experiments.keeping import Keeper
+from owlrl.experiments.results import part_path, without_times
 from tests.experiments.helpers import tiny
 from tests.experiments.signs import TASKS, Fresh, make_model, numbers, write_study
 
@@ -47,10 +49,10 @@ def test_a_damaged_file_is_done_again(tmp_path):
 
 
 def test_one_failure_ends_no_other_run(tmp_path, monkeypatch):
-    def failing(run):
+    def failing(run, **options):
         if run.seed == 0:
             raise ValueError("seed 0 fails")
-        return real(run)
+        return real(run, **options)
 
     real = module.run_experiment
     monkeypatch.setattr(module, "run_experiment", failing)
@@ -61,10 +63,10 @@ def test_one_failure_ends_no_other_run(tmp_path, monkeypatch):
 
 
 def test_stopped_on_the_way_keeps_what_was_written(tmp_path, monkeypatch):
-    def stopping(run):
+    def stopping(run, **options):
         if run.seed == 1:
             raise KeyboardInterrupt
-        return real(run)
+        return real(run, **options)
 
     real = module.run_experiment
     monkeypatch.setattr(module, "run_experiment", stopping)
@@ -73,6 +75,22 @@ def test_stopped_on_the_way_keeps_what_was_written(tmp_path, monkeypatch):
     monkeypatch.undo()
     assert [result.run.seed for result in load_results(tmp_path)] == [0]
     assert [done.run.seed for done in run_all(runs(3), tmp_path, progress=False)] == [1, 2]
+
+
+def test_a_run_that_was_stopped_goes_on_in_its_middle(tmp_path, monkeypatch):
+    def stopping(keeper, state):
+        keeper.save(state())
+        raise KeyboardInterrupt
+
+    (run,) = runs(1)
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(Keeper, "tick", stopping)
+        run_all([run], tmp_path, progress=False)
+    assert part_path(tmp_path, run).is_file() and not is_done(tmp_path, run)
+    (done,) = run_all([run], tmp_path, progress=False)
+    assert [file.suffix for file in tmp_path.iterdir()] == [".jsonl"]
+    rows = [list(map(without_times, found.result.rows)) for found in (done, attempt(run, "nowhere"))]
+    assert rows[0] == rows[1]
 
 
 @pytest.mark.parametrize(

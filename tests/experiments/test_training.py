@@ -4,17 +4,15 @@ import pytest
 import torch
 
 from owlrl.errors import OwlValueError
-from owlrl.experiments import Session, evaluate_session, final_performance, run_experiment, train, training
-from owlrl.experiments.control import ControlSession
-from owlrl.experiments.training import Resume, repeatable
+from owlrl.experiments import Session, final_performance, keeping, run_experiment, train, training
+from owlrl.experiments.keeping import Keeper
+from owlrl.experiments.results import TIMES, without_times
+from owlrl.experiments.training import Course, repeatable
+from owlrl.wrapper_state import same_state
+from tests.experiments.fragile import Fragile, Killed, killed_again_and_again
 from tests.experiments.helpers import tiny, tiny_control
 
 LEFT, RIGHT = "crossroads-0", "crossroads-1"
-
-
-def without_times(rows):
-    """Without what the clock says."""
-    return [{name: value for name, value in row.items() if "seconds" not in name} for row in rows]
 
 
 @pytest.fixture(scope="module")
@@ -69,12 +67,15 @@ def test_all_evaluations_are_there(run, result):
 
 
 def test_the_same_run_gives_the_same_numbers(run, result):
-    assert without_times(run_experiment(run).rows) == without_times(result.rows)
+    again = run_experiment(run)
+    assert list(map(without_times, again.rows)) == list(map(without_times, result.rows))
+    assert without_times(again.info) == without_times(result.info)
+    assert not set(again.info) - set(without_times(again.info)) - set(TIMES)
 
 
 def test_another_seed_gives_others():
     first, second = (run_experiment(tiny(seed=seed, policies=("random",))) for seed in (0, 1))
-    assert without_times(first.rows) != without_times(second.rows)
+    assert list(map(without_times, first.rows)) != list(map(without_times, second.rows))
 
 
 def test_unseen_levels_are_evaluated():
@@ -109,22 +110,12 @@ def test_a_run_leaves_the_process_as_it_was():
         torch.set_num_threads(threads)
 
 
-def stopped_in(visit: int, run, path, monkeypatch) -> None:
-    """Train until the ``visit``-th task has begun; there Ctrl-C is hit."""
-    real, seen = training._train_task, []
-
-    def stopping(session, curve, number, task, *, progress):
-        seen.append(task)
-        if len(seen) == visit:
-            with session.task(task):
-                session.agent.learn(80, env=session.env(task))  # lost, and must leave no trace
-                raise KeyboardInterrupt
-        return real(session, curve, number, task, progress=progress)
-
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(training, "_train_task", stopping)
-        run_experiment(run, resume=path)
-    assert len(seen) == visit
+def finish(run, keeper) -> Course:
+    with repeatable(run.seed):
+        course = Course(run, keeper)
+        course.train()
+        course.evaluate()
+    return course
 
 
 RUNS = {
@@ -144,58 +135,97 @@ def parameters(session) -> list[torch.Tensor]:
     return [parameter for network in found for parameter in network.module.parameters()]
 
 
+def same(one: Course, other: Course) -> bool:
+    for name in ("rows", "curve", "found"):
+        mine, theirs = ([without_times(row) for row in getattr(c, name)] for c in (one, other))
+        assert mine == theirs
+    assert all(map(torch.equal, parameters(one.session), parameters(other.session)))
+    states = []
+    for course in (one, other):
+        state = course.session.state_dict()
+        state["learner"].pop("rng")  # which a test before this one has left in another state
+        states.append(without_versions(state))
+    return same_state(*states)
+
+
+def without_versions(tree):
+    """Without the counts of changes, which depend on how many rows came at once."""
+    if not isinstance(tree, dict):
+        return tree
+    return {name: without_versions(value) for name, value in tree.items() if name != "version"}
+
+
 @pytest.mark.parametrize("name", RUNS)
-def test_a_stopped_run_goes_on_as_if_nothing_had_been(name, tmp_path, monkeypatch):
-    """It gives the numbers of one that was not stopped, to the last bit."""
+def test_a_killed_run_goes_on_as_if_nothing_had_been(name, tmp_path):
+    """Killed again and again, it ends where one ends that was left alone, to the last bit."""
     run, path = RUNS[name], tmp_path / "run.part"
-    for _ in range(run.rounds):  # with two rounds in the second task, then in the third
-        stopped_in(2, run, path, monkeypatch)
-    found = []
-    for resume in (path, None):
-        with repeatable(run.seed):
-            session, rows = train(run, resume=resume)
-            found.append((session, rows + evaluate_session(session)))
-    (resumed, one), (whole, other) = found
-    assert without_times(one) == without_times(other)
-    pairs = zip(parameters(resumed), parameters(whole), strict=True)
-    assert all(torch.equal(mine, theirs) for mine, theirs in pairs)
+    killed, kills = killed_again_and_again(path, run.to_json(), lambda keeper: finish(run, keeper))
+    assert kills >= 3
+    whole = finish(run, Keeper(None, run.to_json()))
+    assert same(killed, whole)
+    files = [tmp_path / "killed", tmp_path / "whole"]
+    for course, file in zip((killed, whole), files, strict=True):
+        course.session.save(file)
+    assert files[0].read_bytes() == files[1].read_bytes()
 
 
-def test_time_spent_before_counts(tmp_path, monkeypatch):
+def test_keeping_changes_nothing(tmp_path):
+    run = tiny(frames=128)
+    kept, plain = (finish(run, Keeper(path, run.to_json(), seconds=0)) for path in (tmp_path / "x", None))
+    assert kept.keeper.saves > 20 and same(kept, plain)
+
+
+def test_frames_beyond_those_asked_for_are_counted_once(tmp_path):
+    """Eight environments make 104 frames where 100 are asked for: four less on the next visit."""
+    run, path = tiny(rounds=3, frames=100), tmp_path / "run.part"
+    with pytest.raises(Killed):
+        finish(run, Fragile(path, run.to_json(), kill=30))
+    whole = finish(run, Keeper(None, run.to_json()))
+    assert same(finish(run, Keeper(path, run.to_json())), whole)
+    assert [row["updates"] for row in whole.rows if row["kind"] == "training"][2:] == [3, 3, 3, 3]
+
+
+def test_time_spent_before_counts(tmp_path):
     run, path = tiny(), tmp_path / "run.part"
-    stopped_in(2, run, path, monkeypatch)
-    state = Session(run)
-    Resume(path).load(state)
-    state.spent = {"seconds": 1_000.0, "cpu": 500.0}
-    Resume(path).save(state, Resume(path).load(Session(run)))
+    keeper = Fragile(path, run.to_json(), kill=9)
+    keeper._spent = {"seconds": 1_000.0, "cpu": 500.0}
+    with pytest.raises(Killed):
+        finish(run, keeper)
     info = run_experiment(run, resume=path).info
     assert info["seconds"]["train"] > 1_000.0 and info["cpu_seconds"] > 500.0
+    assert 0 <= info["seconds"]["evaluate"] < 900.0
 
 
 def test_all_tasks_learned_leaves_only_the_evaluation(tmp_path, monkeypatch):
-    run, path = tiny(), tmp_path / "run.part"
-    _, rows = train(run, resume=path)
-    monkeypatch.setattr(training, "_train_task", None)  # not called again
-    session, again = train(run, resume=path)
-    assert again == rows and session.heads == {"crossroads-0": 0, "crossroads-1": 1}
+    run, path = tiny(policies=("oracle", "random")), tmp_path / "run.part"
+    whole = finish(run, Keeper(path, run.to_json(), seconds=0))
+    monkeypatch.setattr(Course, "_learn", None)  # not called again
+    monkeypatch.setattr(training, "evaluate", lambda *_, **__: [{"kind": "again"}])
+    again = finish(run, Keeper(path, run.to_json()))
+    assert again.rows == whole.rows and again.found == whole.found
+    assert again.session.heads == {"crossroads-0": 0, "crossroads-1": 1}
 
 
-@pytest.mark.parametrize(("make", "other"), [(Session, tiny), (ControlSession, tiny_control)])
-def test_the_file_of_another_run_is_refused(make, other, tmp_path):
+@pytest.mark.parametrize("make", [tiny, tiny_control])
+def test_the_file_of_another_run_is_refused(make, tmp_path):
     path = tmp_path / "run.part"
-    Resume(path).save(make(other()), {})
+    finish(make(), Keeper(path, make().to_json()))
     with pytest.raises(OwlValueError, match="is of another run; remove it to start from scratch"):
-        Resume(path).load(make(other(seed=1)))
+        run_experiment(make(seed=1), resume=path)
 
 
 def test_a_damaged_file_is_named_with_what_to_do(tmp_path):
     path = tmp_path / "x.part"
     path.write_bytes(b"half")
     with pytest.raises(OwlValueError, match=r"x\.part is not a readable checkpoint.*; remove it"):
-        Resume(path).load(Session(tiny()))
+        run_experiment(tiny(), resume=path)
 
 
-def test_without_a_file_nothing_is_kept(tmp_path):
-    kept = Resume(None)
-    kept.save(Session(tiny()), {})
-    assert kept.load(Session(tiny())) == {}
+def test_a_full_disk_stops_nothing(tmp_path, monkeypatch):
+    def full(path, state):
+        raise OSError(28, f"could not write {path} (No space left on device)")
+
+    monkeypatch.setattr(keeping, "save_state", full)
+    with pytest.warns(UserWarning, match="No space left on device.*; the work goes on"):
+        result = run_experiment(tiny(), resume=tmp_path / "x.part")
+    assert len(result.select("training")) == 2

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from owlrl.errors import NonFiniteError, OwlValueError
-from owlrl.fisher import _problem, importance, squared_gradients
-from owlrl.fisher._closed_form import NotExactError
-from owlrl.fisher._problem import distinct_rows
+from owlrl.fisher import importance, squared_gradients
+from owlrl.fisher._paths import NotExactError
+from owlrl.fisher.importance import distinct_rows
 from owlrl.heads import MultiHeadQ, promote_output_layers
 from owlrl.td import taken
 
@@ -135,8 +135,8 @@ def test_convolutions(case, method):
 
 
 def test_a_layer_larger_than_what_is_held_at_once(monkeypatch):
-    monkeypatch.setattr("owlrl.fisher._closed_form.ELEMENTS", 30)
-    monkeypatch.setattr("owlrl.fisher.importance.GRADIENT_ELEMENTS", 200)
+    monkeypatch.setattr("owlrl.fisher._paths.ELEMENTS", 30)
+    monkeypatch.setattr("owlrl.fisher._paths.GRADIENT_ELEMENTS", 200)
     torch.manual_seed(0)
     module = nn.Sequential(nn.Conv2d(2, 3, 2), nn.ReLU(), nn.Flatten(), nn.Linear(27, 2))
     x = rows(7, 2, 4, 4)
@@ -387,7 +387,7 @@ def test_rows_are_the_same_only_if_all_tensors_agree():
 
 
 def test_a_collision_of_hashes_costs_the_saving_and_nothing_else(monkeypatch):
-    monkeypatch.setattr(_problem, "_hash", lambda x, seed: torch.zeros(len(x), dtype=torch.int64))
+    monkeypatch.setattr(importance, "_hash", lambda x, seed: torch.zeros(len(x), dtype=torch.int64))
     assert distinct_rows((rows(8, 2),), torch.ones(8)) is None
 
 

@@ -1,7 +1,6 @@
 """Acting and evaluation: `AdaptivePolicy` when the task is unknown, and the loop that runs episodes."""
 
 from owlrl.acting.episodes import Evaluation, run_episodes
-from owlrl.acting.least_tried import LeastTried
 from owlrl.acting.policy import AdaptivePolicy, TraceStep
 
-__all__ = ["AdaptivePolicy", "Evaluation", "LeastTried", "TraceStep", "run_episodes"]
+__all__ = ["AdaptivePolicy", "Evaluation", "TraceStep", "run_episodes"]

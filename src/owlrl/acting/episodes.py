@@ -14,7 +14,7 @@ from owlrl.errors import OwlValueError
 from owlrl.protocols import OffPolicyLearner
 from owlrl.types import Transitions
 
-__all__ = ["EpisodePolicy", "Evaluation", "collect_rows", "run_episodes", "space_problems"]
+__all__ = ["EpisodePolicy", "Evaluation", "run_episodes"]
 
 
 class EpisodePolicy(Protocol):
@@ -133,6 +133,7 @@ def run_episodes(
     arguments = Arguments("run_episodes")
     episodes = arguments.integer("episodes", episodes)
     max_steps = arguments.integer("max_steps", max_steps, none=True)
+    seed = arguments.integer("seed", seed, least=0, none=True)
     if max_steps is not None and getattr(env, "num_envs", None) is not None:
         arguments.problem(
             f"max_steps is {max_steps}, but a vector of environments cannot be stopped one by one; give each "
@@ -186,15 +187,7 @@ def _first(batch: Any) -> Any:
 
 
 def space_problems(env: Any, replay: Any, num_actions: int) -> list[str]:
-    """What tells the spaces of ``env`` from those that ``replay`` was filled in, as far as it knows them.
-
-    >>> import gymnasium
-    >>> from owlrl import TaskScopedReplay
-    >>> from owlrl.acting.episodes import space_problems
-    >>> replay = TaskScopedReplay.for_env(gymnasium.make("CartPole-v1"), 10)
-    >>> space_problems(gymnasium.make("Acrobot-v1"), replay, 2)
-    ['env has observations of shape (6,); expected (4,), as in training']
-    """
+    """What tells the spaces of ``env`` from those that ``replay`` was filled in, as far as it knows them."""
     seen, acted = (
         getattr(env, f"single_{name}_space", getattr(env, f"{name}_space", None))
         for name in ("observation", "action")
@@ -276,15 +269,6 @@ def collect_rows(
         head: the head that acts.
         random_share: chance that an action is drawn from the action space instead.
         seed: of environment and draws.
-
-    >>> import gymnasium, torch
-    >>> from torch import nn
-    >>> from owlrl import MultiHeadQ, QLearner
-    >>> from owlrl.acting.episodes import collect_rows
-    >>> q = MultiHeadQ(nn.Linear(4, 8), 8, 2)
-    >>> learner = QLearner(q, None, torch.optim.SGD(q.parameters(), 0.1))
-    >>> len(collect_rows(learner, gymnasium.make("CartPole-v1"), steps=50, seed=0))
-    50
     """
     rng = own_generator(seed, 9)
     stepper = Stepper(env, seed=int(rng.integers(2**31)))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 
 from owlrl.errors import NonFiniteError, OwlStateError, OwlValueError
 from owlrl.protocols import Evidence, HeadSelector, OffPolicyLearner
@@ -167,8 +168,7 @@ class AdaptivePolicy:
             losses = losses[0]
         self.selector.update(losses, mask=mask)
         if self.trace and self.trace[-1].losses is None:
-            last = self.trace[-1]
-            self.trace[-1] = TraceStep(last.arm, last.probabilities, losses)
+            self.trace[-1] = replace(self.trace[-1], losses=losses)
 
     def __repr__(self) -> str:
         return f"AdaptivePolicy({self.selector!r}, evidence={self.evidence!r}, tasks={self._tasks})"
@@ -197,7 +197,7 @@ class AdaptivePolicy:
             discount=torch.full((rows,), self._learner.gamma),
         )
 
-    def _batch(self, name: str, observation: Any) -> torch.Tensor:
+    def _batch(self, name: str, observation: Any) -> Tensor:
         if not self._ready:
             raise OwlStateError("AdaptivePolicy: no episode has begun; call reset() first")
         one = self._num_envs is None
@@ -215,3 +215,49 @@ class AdaptivePolicy:
                 f"{self._num_envs}, the number of environments given to reset"
             )
         return batch
+
+
+def export_policy(learner: OffPolicyLearner, head: int, observation: Any) -> torch.export.ExportedProgram:
+    """Greedy actions of ``head`` for a batch of observations of any number, by `torch.export`.
+
+    The program needs no owlrl and holds the weights that the head acts with, and no others.
+
+    Args:
+        learner: whose networks act.
+        head: the head.
+        observation: one observation, for shape and dtype.
+    """
+    row = torch.as_tensor(np.asarray(observation))
+    example = torch.stack([row, row])  # one row would be taken for the only number there is
+    policy = _GreedyPolicy(learner, head).eval()
+    with torch.no_grad():
+        shapes = ({0: torch.export.Dim("rows")},)
+        program = torch.export.export(policy, (example,), dynamic_shapes=shapes, strict=False)
+    places = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
+    used = []
+    for spec in program.graph_signature.input_specs:
+        place, name = places[spec.arg.name], spec.target
+        if name is None or place.users:
+            used.append(spec)
+        else:  # other heads, critics
+            program.graph.erase_node(place)
+            del program.state_dict[name]
+    program.graph_signature.input_specs[:] = used
+    program.graph_module.recompile()
+    # heads are views of one tensor in training; in a file each weight is by itself
+    for name, weight in program.state_dict.items():
+        own = weight.detach().clone()
+        kept = nn.Parameter(own, requires_grad=False) if isinstance(weight, nn.Parameter) else own
+        program.state_dict[name] = kept
+    return program
+
+
+class _GreedyPolicy(nn.Module):
+    def __init__(self, learner: OffPolicyLearner, head: int) -> None:
+        super().__init__()
+        self.networks = nn.ModuleList(network.module for network in learner.networks.values())
+        self._act = learner.act
+        self._head = head
+
+    def forward(self, observation: Tensor) -> Tensor:
+        return self._act(observation, self._head)

@@ -11,19 +11,12 @@ import numpy as np
 
 from owlrl.errors import OwlValueError
 
-__all__ = ["Stepper", "Steps", "final_observations"]
+__all__: list[str] = []
 
 
 @dataclass(frozen=True)
 class Steps:
-    """What one step of E environments gave; rows where ``real`` is false only reset.
-
-    >>> import numpy as np
-    >>> from owlrl.acting.stepping import Steps
-    >>> flags = [np.zeros(1, dtype=bool)] * 3
-    >>> Steps(np.zeros((1, 2)), np.zeros(1, dtype=int), np.ones(1), np.zeros((1, 2)), *flags).reward
-    array([1.])
-    """
+    """What one step of E environments gave; rows where ``real`` is false only reset."""
 
     observation: Any
     action: np.ndarray
@@ -35,15 +28,8 @@ class Steps:
 
     def add_to(self, replay: Any) -> None:
         """Put the rows that are real into a replay."""
-        replay.add_batch(
-            self.observation,
-            self.action,
-            self.reward,
-            self.next_observation,
-            self.terminated,
-            self.truncated,
-            mask=self.real,
-        )
+        seen, following, ends = self.observation, self.next_observation, (self.terminated, self.truncated)
+        replay.add_batch(seen, self.action, self.reward, following, *ends, mask=self.real)
 
 
 class Stepper:
@@ -57,12 +43,6 @@ class Stepper:
         env: a Gymnasium environment, or a vector of them.
         seed: of the reset that it begins with.
         state: what `state_dict` gave: go on there instead, without a reset.
-
-    >>> import gymnasium, numpy as np
-    >>> from owlrl.acting.stepping import Stepper
-    >>> stepper = Stepper(gymnasium.make("CartPole-v1"), seed=0)
-    >>> stepper.step(np.array([1])).next_observation.shape
-    (1, 4)
     """
 
     def __init__(self, env: Any, *, seed: int | None = None, state: Mapping[str, Any] | None = None) -> None:
@@ -82,12 +62,8 @@ class Stepper:
 
     def state_dict(self) -> dict[str, Any]:
         """What was seen last: a stepper with this ``state`` goes on, if its environment is as it was, too."""
-        observation = copy.deepcopy(self.observation)
-        return {
-            "observation": observation,
-            "starts": self.starts.copy(),
-            "resetting": self._resetting.copy(),
-        }
+        kept = {"observation": self.observation, "starts": self.starts, "resetting": self._resetting}
+        return copy.deepcopy(kept)
 
     def reset(self, *, seed: int | None = None) -> None:
         """Start an episode in every environment."""
@@ -136,22 +112,17 @@ def _resets_in_same_step(env: Any) -> bool:
 
 
 def final_observations(following: Any, info: dict[str, Any]) -> Any:
-    """Observations in which those that ended an episode stand instead of the next episode's first.
-
-    >>> from owlrl.acting.stepping import final_observations
-    >>> final_observations([1.0], {})
-    [1.0]
-    """
+    """Observations in which those that ended an episode stand instead of the next episode's first."""
     if "final_obs" not in info:
         return following
+
+    def last_rows(part: np.ndarray, key: str | None = None) -> np.ndarray:
+        final = np.array(part, copy=True)
+        for k in np.flatnonzero(info["_final_obs"]):
+            last = info["final_obs"][k]
+            final[k] = last if key is None else last[key]
+        return final
+
     if isinstance(following, Mapping):
-        return {key: _last_rows(part, info, key) for key, part in following.items()}
-    return _last_rows(following, info)
-
-
-def _last_rows(following: np.ndarray, info: dict[str, Any], key: str | None = None) -> np.ndarray:
-    final = np.array(following, copy=True)
-    for k in np.flatnonzero(info["_final_obs"]):
-        last = info["final_obs"][k]
-        final[k] = last if key is None else last[key]
-    return final
+        return {key: last_rows(part, key) for key, part in following.items()}
+    return last_rows(following)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from owlrl._arguments import Arguments, own_generator
-from owlrl.errors import OwlStateError, OwlValueError
+from owlrl.errors import NonFiniteError, OwlStateError, OwlValueError
 from owlrl.types import Transitions
 
 __all__ = ["BufferReplay"]
@@ -20,6 +20,27 @@ __all__ = ["BufferReplay"]
 COLUMNS = ("actions", "rewards", "dones", "timeouts")
 Kept = dict[str, Any]  # arrays (steps, environments, ...) by column; dicts of arrays for dict observations
 BUFFER_KEY = 13
+SMALL = 2**16  # bytes of a ring that is looked through as a whole at every step
+ZEROS = {dtype: np.zeros(2**14, dtype) for dtype in map(np.dtype, (np.float32, np.float64))}
+
+
+def all_finite(*arrays: np.ndarray) -> bool:
+    """Whether there is no NaN and no infinity in ``arrays``; about a microsecond for a small one.
+
+    >>> import numpy as np
+    >>> from owlrl.adapters.buffers import all_finite
+    >>> all_finite(np.full((2, 3), 3e38, np.float32)), all_finite(np.array([0.0, np.inf]))
+    (True, False)
+    """
+    with np.errstate(invalid="ignore"):
+        for array in arrays:
+            zeros = ZEROS.get(array.dtype)
+            if zeros is None or array.size > len(zeros):
+                if not np.isfinite(array).all():
+                    return False
+            elif array.reshape(-1).dot(zeros[: array.size]) != 0.0:  # 0 · ∞ is NaN
+                return False
+    return True
 
 
 def valid_steps(buffer: Any) -> np.ndarray:
@@ -133,6 +154,7 @@ class BufferReplay:
         self._loaded: dict[str, Any] | None = None  # a visit that was saved before its end
         self._kept: dict[str, Kept] = {}
         self._rng = own_generator(self.seed, BUFFER_KEY)
+        self._finite: _FiniteLook | None = None  # what was seen to be finite
         self._seen = _Mark()  # what is in the buffer now is new
 
     @property
@@ -151,6 +173,7 @@ class BufferReplay:
         self.buffer.reset()
         refill(self.buffer, self._kept.get(task, {}))
         self._task, self._begun, self._loaded = task, True, None
+        self._finite = None
         self._seen = _Mark.of(self.buffer)
 
     def resume_task(self, task: str) -> None:
@@ -169,6 +192,7 @@ class BufferReplay:
         refill(buffer, visit["rows"], at=int(visit["at"]), cut=cut)
         buffer.full = bool(visit["full"])
         self._task, self._begun, self._loaded = task, True, None
+        self._finite = None
         self._seen = _Mark.of(buffer, unseen=int(visit["new"]))
 
     def end_task(self) -> None:
@@ -213,6 +237,13 @@ class BufferReplay:
         if not len(steps):
             return None
         return self._transitions(np.repeat(steps, envs), np.tile(np.arange(envs), len(steps)), raw=True)
+
+    def check_new(self) -> None:
+        """Raise if a row that was stored since the last call, unless that raised, is not finite."""
+        buffer, known = self.buffer, self._finite
+        if known is None or known.buffer is not buffer or known.rewards is not buffer.rewards:
+            known = self._finite = _FiniteLook(buffer)
+        known.look()
 
     def state_dict(self) -> dict[str, Any]:
         """The kept rows and the random state; inside a task also the rows that are in the buffer.
@@ -347,6 +378,49 @@ class _Mark:
         if self.newest and not all(map(np.array_equal, self.newest, now)):
             return size, True
         return (pos - self.pos) % size, False
+
+
+class _FiniteLook:
+    """Looks at each row of a buffer once, soon after it was stored: is it finite?"""
+
+    def __init__(self, buffer: Any) -> None:
+        self.buffer, self.rewards = buffer, buffer.rewards
+        self.size, self.one_ring = int(buffer.buffer_size), bool(buffer.optimize_memory_usage)
+        columns = {"reward": buffer.rewards, "action": buffer.actions}
+        for name in ("observation", "next_observation")[: 1 if self.one_ring else 2]:
+            given = getattr(buffer, f"{name}s")
+            parts = given if isinstance(given, dict) else {"": given}
+            columns |= {f"{name}[{part!r}]" if part else name: array for part, array in parts.items()}
+        self.columns = {name: array for name, array in columns.items() if array.dtype.kind == "f"}
+        # a small ring may be written from end to end between two looks without its position showing it
+        self.whole = sum(array.nbytes for array in self.columns.values()) <= SMALL
+        self.until: int | None = None  # the first place that was not looked at
+
+    def look(self) -> None:
+        """Look at the rows since the last look, unless that raised."""
+        pos = int(self.buffer.pos)
+        if self.whole or self.until is None:
+            count = self.size if self.buffer.full else pos
+        else:
+            count = (pos - self.until) % self.size
+        more = int(self.one_ring)  # the newest row's next observation has the next row's place
+        steps: Any = slice(pos - count, pos + more)
+        if count and (count > pos or pos + more > self.size):
+            steps = np.arange(pos - count, pos + more) % self.size
+        if count and not all_finite(*[array[steps] for array in self.columns.values()]):
+            self._raise(np.arange(pos - count, pos + more) % self.size)
+        self.until = pos
+
+    def _raise(self, places: np.ndarray) -> None:
+        for name, array in self.columns.items():
+            found = array[places]
+            if not all_finite(found):
+                step, env = np.argwhere(~np.isfinite(found))[0][:2].tolist()
+                value = found[step, env][~np.isfinite(found[step, env])].flat[0]
+                raise NonFiniteError(
+                    f"{name} is {value} at place {places[step]} of the {type(self.buffer).__name__}, "
+                    f"environment {env}; drop that row or put it right"
+                )
 
 
 def _step_content(buffer: Any, place: int) -> list[np.ndarray]:

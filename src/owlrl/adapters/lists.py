@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from owlrl._arguments import Arguments, own_generator
+from owlrl.adapters.buffers import all_finite
 from owlrl.errors import NonFiniteError, OwlStateError, OwlTypeError, OwlValueError, raise_problems
 from owlrl.replay._rows import as_array, restored_generator
 from owlrl.types import Transitions
@@ -33,6 +34,7 @@ NAMES = {
 FORM = "(observation, action, reward, next_observation, done) or (…, terminated, truncated)"
 LANDMARKS = 12  # rows of a list whose places are remembered between two looks, beside its ends
 LIST_KEY = 12
+LARGEST = float(np.finfo(np.float32).max)
 
 
 class ListReplay:
@@ -97,6 +99,7 @@ class ListReplay:
         self._rng = own_generator(self.seed, LIST_KEY)
         self._task: str | None = None
         self._stored: dict[str, list[Any]] = {}
+        self._checked: Any = None  # the last row that was seen to be finite
         self._seen: list[tuple[int, Any]] = []  # places and rows at the last look; the last one seen is last
 
     @property
@@ -150,6 +153,17 @@ class ListReplay:
         found = self._transitions("new_rows", self._newest(len(index)), index) if len(index) else None
         self._look()
         return found
+
+    def check_new(self) -> None:
+        """Raise if a row that was appended since the last call, unless that raised, is not finite."""
+        if not self.rows or self.rows[-1] is self._checked:
+            return
+        for back, row in enumerate(reversed(self.rows)):
+            if row is self._checked:
+                break
+            if not _looks_finite(row):
+                self._transitions("check_new", [row], np.array([len(self.rows) - 1 - back]))
+        self._checked = self.rows[-1]
 
     def state_dict(self) -> dict[str, Any]:
         """Rows and stored samples as arrays, and the random state."""
@@ -339,6 +353,17 @@ def _column(name: str, values: Sequence[object], problems: list[str]) -> np.ndar
     if flat and name != "action":
         problems.append(f"{name} has shape {column.shape[1:]} in each row; expected one number")
     return column
+
+
+def _looks_finite(row: Any) -> bool:
+    """Whether the numbers of a row are finite as far as can be told quickly; others are looked at in full."""
+    cells = _cells(row)
+    if cells is None:
+        return True  # of another form, which the next look tells
+    numbers: list[Any] = [cell for cell in cells[:4] if isinstance(cell, float | int | np.generic)]
+    arrays = [as_array(cell) for cell in cells[:4] if isinstance(cell, np.ndarray | Tensor)]
+    known = len(numbers) + len(arrays) == 4
+    return known and all(-LARGEST <= number <= LARGEST for number in numbers) and all_finite(*arrays)
 
 
 def _check_finite(where: str, columns: Mapping[str, np.ndarray], index: np.ndarray, task: str | None) -> None:

@@ -1,6 +1,7 @@
 """What `OwlWrapper` needs to know of a learner: `QLearner`, `ActorCriticLearner`, and their checks."""
 
 from owlrl.describe.actor_critic import ActorCriticLearner
+from owlrl.describe.base import DescribedLearner
 from owlrl.describe.given import check_learner
 from owlrl.describe.outputs import ActionBox, Deterministic, GaussianQ, QValues, ScaledActions, TanhGaussian
 from owlrl.describe.q_learner import QLearner
@@ -10,6 +11,7 @@ from owlrl.describe.trained import Trained
 __all__ = [
     "ActionBox",
     "ActorCriticLearner",
+    "DescribedLearner",
     "Deterministic",
     "GaussianQ",
     "QLearner",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from owlrl.describe._base import DescribedLearner, Preprocess, answer
+from owlrl._arguments import Arguments
+from owlrl.describe.base import DescribedLearner, Preprocess
 from owlrl.describe.outputs import (
     CriticOutput,
     Deterministic,
@@ -22,7 +24,7 @@ from owlrl.describe.outputs import (
     normal_points,
     policy_information,
 )
-from owlrl.describe.temperature import TaskTemperature, as_temperature, temperature_problems
+from owlrl.describe.temperature import TaskTemperature
 from owlrl.describe.trained import HeadedNetwork, Trained, kind_of, ownership_problems
 from owlrl.errors import OwlTypeError, OwlValueError
 from owlrl.heads.modes import eval_mode, probing
@@ -97,7 +99,8 @@ evidence=ModelEvidence, replay=ListReplay, tasks=[])
     ) -> None:
         self.actor = actor
         self.critics = critics
-        self.temperature: float | TaskTemperature | None = as_temperature(temperature)
+        pair = isinstance(temperature, tuple | list) and len(temperature) == 2
+        self.temperature: Any = TaskTemperature(*temperature) if pair else temperature  # type: ignore[misc]
         several = list(critics) if isinstance(critics, list | tuple) else [critics]
         names = ["critic"] if len(several) == 1 else [f"critic_{k}" for k in range(len(several))]
         parts = {**dict(zip(names, several, strict=True)), "actor": actor}
@@ -129,9 +132,17 @@ evidence=ModelEvidence, replay=ListReplay, tasks=[])
             found += part.problems(name)
         if not self._strange:
             found += self._unowned()
-        found += temperature_problems(self.temperature)
-        if self._own_alpha and isinstance(self.temperature, TaskTemperature):
-            found.append('per_task has "alpha", the name of what temperature= describes; leave it out')
+        if isinstance(self.temperature, TaskTemperature):
+            found += self.temperature.problems()
+            if self._own_alpha:
+                found.append('per_task has "alpha", the name of what temperature= describes; leave it out')
+        else:
+            arguments = Arguments("temperature")
+            arguments.number("temperature", self.temperature, least=0.0, none=True)
+            found += [
+                text.replace(", or None", ", or (log_alpha, optimizer), or None")
+                for text in arguments.problems
+            ]
         found += self._reading_problems()
         found += self._common_problems()
         unfit = _replay_problems(self.replay)
@@ -168,9 +179,7 @@ evidence=ModelEvidence, replay=ListReplay, tasks=[])
 
     def act(self, observation: Tensor, heads: Tensor | int) -> Tensor:
         """Greedy actions (B, A), row ``b`` by head ``heads[b]``, or all by one head."""
-        actor = self._trained["actor"].heads
-        with torch.no_grad(), eval_mode(actor.module):
-            return self._distribution.greedy(answer(actor, heads, self.prepare(observation)))
+        return self._distribution.greedy(self.ask("actor", heads, self.prepare(observation)))
 
     def values(self, observation: Tensor) -> Tensor:
         """The value of every head's greedy action, the least among its critics, (H, B)."""
@@ -221,10 +230,13 @@ evidence=ModelEvidence, replay=ListReplay, tasks=[])
         head = self._trained["actor"].heads.pointer.head
         x, action = self.prepare(rows.observation), self._action(rows)
         goal = self._targets(rows, torch.tensor([head]))[0]
-        found = {
-            name: _critic_consolidation(critic.heads, reading, head, (x, action), goal, rows.weight)
-            for (name, critic), reading in zip(self._critics.items(), self._readings, strict=True)
-        }
+        found = {}
+        for (name, critic), reading in zip(self._critics.items(), self._readings, strict=True):
+            value = partial(lambda reading, output, _goal: reading.values(output).sum(-1), reading)
+            inputs, targets = (x, action), (goal,)
+            found[name] = Consolidation(
+                critic.heads, head, inputs, targets, output=value, loss=reading.loss, weight=rows.weight
+            )
         return {**found, "actor": self._actor_consolidation(x, head, action.shape[1], rows.weight)}
 
     def __repr__(self) -> str:
@@ -298,17 +310,21 @@ evidence=ModelEvidence, replay=ListReplay, tasks=[])
         frozen = output[:, actions:] if output.shape[1] == 2 * actions else output[:, :0]
         alpha = self.alpha_of(head)
 
-        def information(output: Tensor, frozen: Tensor, signs: Tensor, *_: Tensor) -> Tensor:
-            return policy_information(output, frozen, signs)
-
         def loss(output: Tensor, frozen: Tensor, signs: Tensor, x: Tensor, noise: Tensor) -> Tensor:
             action, log_prob = distribution.sample(output, noise)
             with self._evaluating():
                 outputs = [critic.heads(x, action, head=head) for critic in self._critics.values()]
             return alpha * log_prob - self._values_in(outputs).amin(-2)
 
-        targets = (frozen, signs, x, noise)
-        return Consolidation(actor, head, (x,), targets, output=information, loss=loss, weight=weight)
+        return Consolidation(
+            network=actor,
+            head=head,
+            inputs=(x,),
+            targets=(frozen, signs, x, noise),
+            output=lambda output, frozen, signs, *_: policy_information(output, frozen, signs),
+            loss=loss,
+            weight=weight,
+        )
 
     @property
     def _critics(self) -> dict[str, Trained]:
@@ -368,18 +384,15 @@ evidence=ModelEvidence, replay=ListReplay, tasks=[])
         """Whether the objects that read outputs are such."""
         found = []
         for name, part in self._trained.items():
-            members, example = (
-                (("greedy", "sample"), "TanhGaussian()")
-                if name == "actor"
-                else (("values", "loss"), "QValues()")
-            )
-            item = part.output
-            if item is None:
-                continue
+            members, example, item = ("values", "loss"), "QValues()", part.output
+            if name == "actor":
+                members, example = ("greedy", "sample"), "TanhGaussian()"
             if isinstance(item, type):
                 kind = item.__name__
                 found.append(f"{name}'s output is the class {kind}; expected an object, {kind}(...)")
-            elif missing := [member for member in members if not callable(getattr(item, member, None))]:
+            elif item is not None and (
+                missing := [member for member in members if not callable(getattr(item, member, None))]
+            ):
                 found.append(
                     f"{name}'s output is {item!r} and lacks {', '.join(missing)}; expected e.g. "
                     f"owlrl.describe.outputs.{example}"
@@ -425,20 +438,6 @@ evidence=ModelEvidence, replay=ListReplay, tasks=[])
             for n, p in part.network.get_submodule(layer).named_parameters()
         }
         return ownership_problems(name, ends, [part.optimizer])
-
-
-def _critic_consolidation(
-    network: HeadedNetwork,
-    reading: CriticOutput,
-    head: int,
-    inputs: tuple[Tensor, ...],
-    goal: Tensor,
-    weight: Tensor | None,
-) -> Consolidation:
-    def value(output: Tensor, _goal: Tensor) -> Tensor:
-        return reading.values(output).sum(-1)
-
-    return Consolidation(network, head, inputs, (goal,), output=value, loss=reading.loss, weight=weight)
 
 
 def _critic_problems(name: str, part: Trained, inputs: tuple[Tensor, ...]) -> list[str]:

@@ -14,19 +14,11 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from owlrl.describe.trained import kind_of
-from owlrl.errors import OwlTypeError, raise_problems
-from owlrl.protocols import Consolidation, MultiHead, OffPolicyLearner, Stateful, TaskReplay, missing_members
+from owlrl.errors import OwlTypeError, OwlValueError, raise_problems
+from owlrl.protocols import MultiHead, OffPolicyLearner, Stateful, TaskReplay, missing_members
 from owlrl.types import Transitions
 
-__all__ = [
-    "as_env",
-    "as_learner",
-    "as_replay",
-    "check_bound",
-    "check_learner",
-    "part_problem",
-    "trial_problems",
-]
+__all__ = ["check_learner"]
 
 ADAPTERS = {
     "sb3_contrib": "owlrl.adapters.sb3",
@@ -44,40 +36,39 @@ def as_learner(item: Any) -> OffPolicyLearner:
     """What an adapter makes of ``item``, or what its own ``describe()`` gives; else ``item`` itself.
 
     An adapter is imported only when something of its library is there.
-
-    >>> from owlrl.describe.given import as_learner
-    >>> as_learner("no model")
-    'no model'
     """
-    adapter = _adapter(item)
-    learner: OffPolicyLearner = item
+    adapter, learner = _adapter(item), item
     if adapter is not None:
         learner = adapter.adapt(item)
-    elif missing_members(item, OffPolicyLearner) and callable(getattr(item, "describe", None)):
-        learner = item.describe() if not isinstance(item, type) else learner
-    return learner
+    elif not isinstance(item, type) and missing_members(item, OffPolicyLearner):
+        learner = item.describe() if callable(getattr(item, "describe", None)) else item
+    found: OffPolicyLearner = learner
+    return found
 
 
 def as_env(env: Any) -> Any:
-    """A library's own kind of environment in Gymnasium's interface, or one made from its id; else as it is.
-
-    >>> from owlrl.describe.given import as_env
-    >>> as_env("CartPole-v1").spec.id
-    'CartPole-v1'
-    """
+    """A library's kind of environment in Gymnasium's interface, or one made from its id; else as it is."""
     if isinstance(env, str):
-        return import_module("gymnasium").make(env)
+        gymnasium = import_module("gymnasium")
+        try:
+            return gymnasium.make(env)
+        except gymnasium.error.Error as error:
+            raise OwlValueError(
+                f"env is {env!r}, which cannot be made ({error}); expected an environment, or the id of a "
+                "registered one, e.g. 'CartPole-v1'"
+            ) from error
     adapter = _adapter(env)
-    return env if adapter is None else adapter.adapt_env(env)
+    env = env if adapter is None else adapter.adapt_env(env)
+    if isinstance(env, type) or not (callable(getattr(env, "reset", None)) and hasattr(env, "step")):
+        raise OwlTypeError(
+            f"env is {kind_of(env)}; expected a Gymnasium environment, its id or a vector of them, e.g. "
+            "gymnasium.make('CartPole-v1')"
+        )
+    return env
 
 
 def as_replay(item: Any, *, gamma: float) -> Any:
-    """A script's list, deque or ``ReplayBuffer`` as a replay that knows of tasks; any other as it is.
-
-    >>> from owlrl.describe.given import as_replay
-    >>> as_replay([], gamma=0.9)
-    ListReplay(0 rows in a list, task=None, warm_start=50000, stored={})
-    """
+    """A script's list, deque or ``ReplayBuffer`` as a replay that knows of tasks; any other as it is."""
     if isinstance(item, MutableSequence):
         return import_module("owlrl.adapters.lists").ListReplay(item, gamma=gamma)
     is_buffer = not isinstance(item, type) and all(hasattr(item, name) for name in BUFFER_PARTS)
@@ -109,8 +100,12 @@ owlrl.protocols.OffPolicyLearner says
         name = learner.__name__
         raise OwlTypeError(f"check_learner: got the class {name}; expected an object, {name}(...)")
     if missing := missing_members(learner, OffPolicyLearner):
-        kind = kind_of(learner)
-        name = type(learner).__name__ if kind == f"a {type(learner).__name__}" else f"this is {kind}. It"
+        kind, name = kind_of(learner), type(learner).__name__
+        if kind != f"a {name}":
+            raise OwlTypeError(
+                f"check_learner: this is {kind}; write the learner with torch modules, or take a model of "
+                "stable_baselines3"
+            )
         raise OwlTypeError(
             f"check_learner: {name} misses {', '.join(missing)}; describe a DQN with "
             "QLearner(q, target, optimizer, replay=...), an actor with critics with "
@@ -123,19 +118,19 @@ owlrl.protocols.OffPolicyLearner says
 
 
 def check_bound(learner: OffPolicyLearner) -> list[str]:
-    """What is wrong with a learner whose networks have their heads: names, pointers, optimizers.
-
-    >>> import torch
-    >>> from torch import nn
-    >>> from owlrl import MultiHeadQ, QLearner
-    >>> from owlrl.describe.given import check_bound
-    >>> q = MultiHeadQ(nn.Linear(2, 4), 4, 2)
-    >>> check_bound(QLearner(q, None, torch.optim.SGD(q.parameters(), lr=0.1)))
-    []
-    """
+    """What is wrong with a learner whose networks have their heads: names, pointers, optimizers."""
     networks, targets, optimizers = learner.networks, learner.targets, learner.optimizers
-    found = _kinds("networks", networks, MultiHead) + _kinds("targets", targets, MultiHead)
-    found += _kinds("optimizers", optimizers, Optimizer) + _kinds("per_task", learner.per_task, Stateful)
+    parts: list[tuple[str, Mapping[str, object], type]] = [
+        ("networks", networks, MultiHead),
+        ("targets", targets, MultiHead),
+    ]
+    parts += [("optimizers", optimizers, Optimizer), ("per_task", learner.per_task, Stateful)]
+    found = [
+        f"{name}[{key!r}] is a {type(item).__name__}; expected a {kind.__name__}"
+        for name, items, kind in parts
+        for key, item in items.items()
+        if (missing_members(item, kind) if kind is not Optimizer else not isinstance(item, Optimizer))
+    ]
     if not networks:
         found.append("networks is empty; expected at least one network")
     if odd := sorted(set(targets) - set(networks)):
@@ -156,13 +151,7 @@ def check_bound(learner: OffPolicyLearner) -> list[str]:
 
 
 def part_problem(name: str, item: object, protocol: type, example: str) -> list[str]:
-    """A message, in a list, if ``item`` lacks something of ``protocol``.
-
-    >>> from owlrl.describe.given import part_problem
-    >>> from owlrl.protocols import Stateful
-    >>> part_problem("schedule", 3, Stateful, "an optimizer")
-    ['schedule is a int and lacks load_state_dict, state_dict; expected a Stateful, e.g. an optimizer']
-    """
+    """A message, in a list, if ``item`` lacks something of ``protocol``."""
     if missing := missing_members(item, protocol):
         lacks = ", ".join(missing)
         return [
@@ -175,19 +164,8 @@ def trial_problems(learner: OffPolicyLearner, rows: Transitions) -> list[str]:
     """What fails when ``rows`` are run through all that is asked of a learner whose networks have heads.
 
     For ``trial`` of a learner: the caller sees to evaluation mode and to the generators.
-
-    >>> import torch
-    >>> from torch import nn
-    >>> from owlrl import MultiHeadQ, QLearner, Transitions
-    >>> from owlrl.describe.given import trial_problems
-    >>> q = MultiHeadQ(nn.Linear(2, 4), 4, 3)
-    >>> learner = QLearner(q, None, torch.optim.SGD(q.parameters(), lr=0.1))
-    >>> row = Transitions(torch.zeros(1, 2), torch.tensor([1]), torch.zeros(1), torch.zeros(1, 2),
-    ...                   torch.tensor([False]), torch.tensor([0.9]))
-    >>> trial_problems(learner, row)
-    []
     """
-    count = len(rows)
+    count, active = len(rows), next(iter(learner.networks.values())).pointer.head
     heads = next(iter(learner.networks.values())).num_heads
     index = torch.arange(count) % heads
     shapes = [tuple(column.shape[1:]) for column in (rows.observation, rows.action)]
@@ -211,47 +189,34 @@ def trial_problems(learner: OffPolicyLearner, rows: Transitions) -> list[str]:
             found.append(f"{what} is not finite for {seen}; look at the weights and at preprocess")
 
     for name, network in learner.networks.items():
+
+        def ask(how: str = "active", name: str = name, network: MultiHead = network) -> Tensor:
+            inputs = learner.inputs(name, rows)
+            if how == "per row":
+                return network.per_row(*inputs, heads=index.to(inputs[0].device))
+            return network(*inputs) if how == "active" else network.all_heads(*inputs)
+
         before = len(found)
-        ask = partial(_asked, learner, name, network, rows)
         attempt(f"network {name!r}", ask, count, None)
         if len(found) == before:  # else these would say the same again
             attempt(f"network {name!r}, all heads at once,", partial(ask, "all"), heads, count, None)
-            attempt(f"network {name!r}, a head for each row,", partial(ask, index), count, None)
+            attempt(f"network {name!r}, a head for each row,", partial(ask, "per row"), count, None)
     if found:
         return found
     # (B,) or (B, *action shape)
     attempt("act", lambda: learner.act(rows.observation, index).reshape(count, -1), count, None)
     attempt("values", lambda: learner.values(rows.observation), heads, count)
     # of the active head alone: another may not have the row's action
-    active = np.array([next(iter(learner.networks.values())).pointer.head])
-    attempt("td_errors", lambda: learner.td_errors(rows, active), 1, count)
+    attempt("td_errors", lambda: learner.td_errors(rows, np.array([active])), 1, count)
     try:
         contexts = learner.consolidation(rows)
     except Exception as error:
         return [*found, f"consolidation failed for {seen} ({type(error).__name__}: {error})"]
-    for name, context in contexts.items():
-        for part in ("output", "loss"):
-            what = f"the {part} of network {name!r} in consolidation"
-            attempt(what, partial(_consolidated, context, part), count)
+    for name, c in contexts.items():
+        for part, of in (("output", c.output), ("loss", c.loss)):
+            answer = partial(lambda c, of: of(c.network(*c.inputs, head=c.head), *c.targets), c, of)
+            attempt(f"the {part} of network {name!r} in consolidation", answer, count)
     return found
-
-
-def _asked(
-    learner: OffPolicyLearner,
-    name: str,
-    network: MultiHead,
-    rows: Transitions,
-    heads: Tensor | str | None = None,
-) -> Tensor:
-    inputs = learner.inputs(name, rows)
-    if isinstance(heads, Tensor):
-        return network.per_row(*inputs, heads=heads.to(inputs[0].device))
-    return network(*inputs) if heads is None else network.all_heads(*inputs)
-
-
-def _consolidated(context: Consolidation, part: str) -> Tensor:
-    function = context.output if part == "output" else context.loss
-    return function(context.network(*context.inputs, head=context.head), *context.targets)
 
 
 def _adapter(item: Any) -> ModuleType | None:
@@ -259,11 +224,3 @@ def _adapter(item: Any) -> ModuleType | None:
     libraries = (base.__module__.partition(".")[0] for base in type(item).__mro__)
     found = next((ADAPTERS[name] for name in libraries if name in ADAPTERS), None)
     return None if found is None else import_module(found)
-
-
-def _kinds(name: str, items: Mapping[str, object], kind: type) -> list[str]:
-    return [
-        f"{name}[{key!r}] is a {type(item).__name__}; expected a {kind.__name__}"
-        for key, item in items.items()
-        if (missing_members(item, kind) if kind is not Optimizer else not isinstance(item, Optimizer))
-    ]

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from owlrl._arguments import Arguments
-from owlrl.describe._base import DescribedLearner, Preprocess, answer
-from owlrl.describe.trained import Trained, ownership_problems
+from owlrl.describe.base import DescribedLearner, Preprocess
+from owlrl.describe.trained import Trained
 from owlrl.heads.modes import eval_mode, probing
 from owlrl.protocols import Consolidation, Stateful
 from owlrl.td import double_q_value, max_q_value, taken, td_target
@@ -91,10 +91,9 @@ replay=ListReplay, tasks=[])
 
     def problems(self) -> list[str]:
         """Everything that is wrong with this description, found without changing anything."""
-        found = self._first.problems("q")
-        if self._first.can_be_asked:
-            found += self._network_problems()
-        found += self._common_problems()
+        found = super().problems()
+        if not found:
+            found = self._answer_problems()
         arguments = Arguments("QLearner")
         arguments.boolean("double", self.double)
         return [*found, *arguments.problems, *_loss_problems(self.loss)]
@@ -105,19 +104,15 @@ replay=ListReplay, tasks=[])
 
     def act(self, observation: Tensor, heads: Tensor | int) -> Tensor:
         """Greedy actions (B,), row ``b`` by head ``heads[b]``, or all by one head."""
-        network = self._first.heads
-        with torch.no_grad(), eval_mode(network.module):
-            return answer(network, heads, self.prepare(observation)).argmax(-1)
+        return self.ask("q", heads, self.prepare(observation)).argmax(-1)
 
     def values(self, observation: Tensor) -> Tensor:
         """The greedy value of every head, (H, B)."""
-        network = self._first.heads
-        with torch.no_grad(), eval_mode(network.module):
-            return max_q_value(network.all_heads(self.prepare(observation)))
+        return max_q_value(self.ask("q", None, self.prepare(observation)))
 
     def td_errors(self, transitions: Transitions, heads: np.ndarray) -> Tensor:
         """δ = target − Q(s, a), (len(heads), B), each head bootstrapped from itself (Eq. 1)."""
-        network, target = self._first.heads, self._first.target_heads
+        network, target = self._trained["q"].heads, self._trained["q"].target_heads
         rows = len(transitions)
         with torch.no_grad(), eval_mode(*(h.module for h in (network, target) if h is not None)):
             both = torch.cat([transitions.observation, transitions.next_observation])
@@ -132,7 +127,7 @@ replay=ListReplay, tasks=[])
 
     def consolidation(self, rows: Transitions) -> dict[str, Consolidation]:
         """Rows of the active head's task with their targets, for a regularizer."""
-        network = self._first.heads
+        network = self._trained["q"].heads
         head = network.pointer.head
         goal = torch.cat([self._goal(rows[k : k + 4096], head) for k in range(0, len(rows), 4096)])
         inputs = self.prepare(rows.observation)
@@ -148,15 +143,6 @@ replay=ListReplay, tasks=[])
             )
         }
 
-    def __repr__(self) -> str:
-        return f"QLearner({type(self.q).__name__})"
-
-    def _network_problems(self) -> list[str]:
-        found = self._first.head_problems("q", self._example_or_none)
-        if not found:
-            found = self._answer_problems()
-        return found + ownership_problems("q", dict(self.q.named_parameters()), [self.optimizer])
-
     def _answer_problems(self) -> list[str]:
         """Whether the network answers with a Q-value per action."""
         try:
@@ -164,22 +150,23 @@ replay=ListReplay, tasks=[])
         except Exception:  # its shape is not known before the first row
             return []
         with torch.no_grad(), probing(self.q):
-            answer = self._first.ask(example)
-        expected, instead = "expected one tensor (B, actions) of Q-values", _INSTEAD
+            answer = self._trained["q"].ask(example)
+        actions, kind = self._num_actions, type(answer).__name__
+        wrong = ""
         if not isinstance(answer, Tensor):
-            kind = (
-                f"{len(answer)} things" if isinstance(answer, tuple | list) else f"a {type(answer).__name__}"
-            )
-            return [f"q answers with {kind} (a {type(answer).__name__}); {expected}; {instead}"]
-        if answer.dim() != 2 or len(answer) != 1:
-            shape = tuple(answer.shape)
-            return [f"q answers one observation with shape {shape}; {expected}, here (1, actions); {instead}"]
-        if self._num_actions is not None and answer.shape[1] != self._num_actions:
-            return [
-                f"q answers with {answer.shape[1]} numbers for {self._num_actions} actions; {expected}; "
-                f"{instead}"
-            ]
-        return []
+            several = f"{len(answer)} things" if isinstance(answer, tuple | list) else f"a {kind}"
+            wrong = f"q answers with {several} (a {kind})"
+        elif answer.dim() != 2 or len(answer) != 1:
+            wrong = f"q answers one observation with shape {tuple(answer.shape)}"
+        elif actions is not None and answer.shape[1] != actions:
+            wrong = f"q answers with {answer.shape[1]} numbers for {actions} actions"
+        if not wrong:
+            return []
+        return [
+            f"{wrong}; expected one tensor (B, actions) of Q-values, here (1, actions); for a distributional "
+            "or recurrent network hand over a small module around it whose forward answers with Q-values, "
+            "e.g. the mean over the atoms"
+        ]
 
     def _row_problems(self, rows: Transitions) -> list[str]:
         action = rows.action
@@ -190,20 +177,9 @@ replay=ListReplay, tasks=[])
             ]
         return []
 
-    def _output_layers(self) -> dict[str, list[str]]:
-        return {"q": self._first.output_layers(self._example_or_none())}
-
-    def _zero_action(self, rows: int) -> Tensor:
-        return torch.zeros(rows, dtype=torch.int64)
-
-    def _example_or_none(self) -> tuple[Tensor] | None:
-        """What the output layers are found with; None lets the search say what it needs."""
-        known = getattr(self.replay, "observation_shape", None) is not None
-        return (self._prepared_example(),) if known else None
-
     def _goal(self, rows: Transitions, head: int) -> Tensor:
-        network = self._first.heads
-        target = self._first.lagged
+        network = self._trained["q"].heads
+        target = self._trained["q"].lagged
         with torch.no_grad(), eval_mode(network.module, target.module):
             observation = self.prepare(rows.next_observation)
             next_target = target(observation, head=head)
@@ -214,12 +190,6 @@ replay=ListReplay, tasks=[])
 
     def _on(self, like: Tensor, rows: Transitions) -> tuple[Tensor, Tensor, Tensor]:
         return rows.reward.to(like), rows.discount.to(like), rows.terminated.to(like.device)
-
-
-_INSTEAD = (
-    "for a distributional or recurrent network hand over a small module around it whose forward answers with "
-    "Q-values, e.g. the mean over the atoms"
-)
 
 
 def _loss_problems(loss: Callable[..., Tensor]) -> list[str]:

@@ -19,11 +19,11 @@ from owlrl.heads import (
     promote_output_layers,
 )
 from owlrl.heads.growth import HEAD_INITS, owning_group
-from owlrl.heads.output_layers import check_promotable, default_input
+from owlrl.heads.promote import check_promotable
 from owlrl.heads.view import Call
 from owlrl.types import HeadPointer
 
-__all__ = ["HeadedNetwork", "Trained", "kind_of", "ownership_problems"]
+__all__ = ["HeadedNetwork", "Trained"]
 
 HeadedNetwork = MultiHeadQ | PromotedNetwork
 
@@ -213,10 +213,6 @@ class Trained:
             return [f"{name} cannot be given heads: {type(error).__name__}: {said}"]
         return []
 
-    def default_input(self) -> Tensor:
-        """One row of zeros, where the network starts with an ``nn.Linear``; raises for any other."""
-        return default_input(self.network)
-
     def __repr__(self) -> str:
         parts = [type(self.network).__name__, type(self.optimizer).__name__]
         if self.target is not None:
@@ -225,16 +221,7 @@ class Trained:
 
 
 def ownership_problems(name: str, parameters: Mapping[str, Tensor], optimizers: Iterable[Any]) -> list[str]:
-    """Parameters of the network ``name`` that none of the optimizers holds.
-
-    >>> import torch
-    >>> from torch import nn
-    >>> from owlrl.describe.trained import ownership_problems
-    >>> network = nn.Linear(1, 1)
-    >>> optimizer = torch.optim.SGD(network.parameters(), 0.1)
-    >>> ownership_problems("q", dict(network.named_parameters()), [optimizer])
-    []
-    """
+    """Parameters of the network ``name`` that none of the optimizers holds."""
     known = [o for o in optimizers if isinstance(o, Optimizer)]
     missing = [n for n, p in parameters.items() if all(owning_group(o, p) is None for o in known)]
     if not missing or not known:
@@ -246,12 +233,7 @@ def ownership_problems(name: str, parameters: Mapping[str, Tensor], optimizers: 
 
 
 def kind_of(item: object) -> str:
-    """What an object is, for a message; models of JAX are called so.
-
-    >>> from owlrl.describe.trained import kind_of
-    >>> kind_of("net"), kind_of(int)
-    ('a str', 'the class int')
-    """
+    """What an object is, for a message; models of JAX are called so."""
     if isinstance(item, type):
         return f"the class {item.__name__}"
     libraries = {base.__module__.partition(".")[0] for base in type(item).__mro__}

@@ -24,6 +24,7 @@ from owlrl.envs.interference import (
 )
 from owlrl.envs.pendulum import PendulumEnv, PendulumVectorEnv
 from owlrl.envs.reach import ReachEnv, ReachVectorEnv, best_return, reach_goals, single_policy_bound
+from owlrl.envs.resumable import Resumable
 from owlrl.envs.screen import ScreenResult, screen_level
 from owlrl.envs.switching import Switching, SwitchingVectorEnv
 from owlrl.envs.table import Table, TabulatedEnv, TabulatedVectorEnv
@@ -54,6 +55,7 @@ __all__ = [
     "PendulumVectorEnv",
     "ReachEnv",
     "ReachVectorEnv",
+    "Resumable",
     "ScaleGoalReward",
     "ScreenResult",
     "SimpleCrossingEnv",

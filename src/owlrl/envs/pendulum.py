@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -191,6 +192,19 @@ class PendulumVectorEnv(ArrayVectorEnv):
             self._begin(truncated, np.array([DEFAULT_X, DEFAULT_Y]))
             observations[truncated] = self._look()[truncated]
         return observations, rewards, np.zeros(self.num_envs, dtype=np.bool_), truncated, infos
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where all episodes stand, and the generators of their starts."""
+        generators = [each.bit_generator.state for each in self._generators]
+        return {**super().state_dict(), "states": self.states, "generators": generators}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:
+        """Go on from what `state_dict` gave."""
+        super().load_state_dict(state_dict)
+        self.states = state_dict["states"]
+        self._generators = [np_random(0)[0] for _ in state_dict["generators"]]
+        for generator, state in zip(self._generators, state_dict["generators"], strict=True):
+            generator.bit_generator.state = state
 
     def _look(self) -> Observations:
         """The observations of the present states, (num_envs, 3)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium
@@ -231,6 +232,15 @@ class ReachVectorEnv(ArrayVectorEnv):
             self._position[truncated] = 0.0
             observations[truncated] = 0.0
         return observations, rewards, np.zeros(self.num_envs, dtype=np.bool_), truncated, infos
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where all episodes stand."""
+        return {**super().state_dict(), "states": self.states}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:
+        """Go on from what `state_dict` gave."""
+        super().load_state_dict(state_dict)
+        self.states = state_dict["states"]
 
     def __repr__(self) -> str:
         goal = tuple(self.goal.tolist()) if self.goal.ndim == 1 else f"{self.num_envs} goals"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -334,6 +335,15 @@ class TabulatedVectorEnv(ArrayVectorEnv):
             self._visits[self._lanes, cell] += 1
             rewards += self.count_bonus / np.sqrt(self._visits[self._lanes, cell])
         return observations, rewards, terminated, truncated, infos
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where all episodes stand, and how often each cell was entered."""
+        return {**super().state_dict(), "at": self._at.copy(), "visits": self._visits.copy()}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:
+        """Go on from what `state_dict` gave."""
+        super().load_state_dict(state_dict)
+        self._at, self._visits = state_dict["at"].copy(), state_dict["visits"].copy()
 
     def _checked(self, actions: npt.NDArray[Any]) -> IntArray:
         actions = np.asarray(actions)

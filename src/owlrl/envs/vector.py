@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium
@@ -78,6 +79,21 @@ class ArrayVectorEnv(VectorEnv[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[A
     def elapsed(self, steps: npt.ArrayLike) -> None:
         self._began[:] = self._clock - np.asarray(steps)
         self._next_end = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where all episodes stand: copies made the same way go on from it, bit for bit."""
+        return {
+            "started": self._started,
+            "clock": self._clock,
+            "began": self._began.copy(),
+            "next_end": self._next_end,
+        }
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:
+        """Go on from what `state_dict` gave."""
+        self._started, self._clock = bool(state_dict["started"]), int(state_dict["clock"])
+        self._began[:] = state_dict["began"]
+        self._next_end = int(state_dict["next_end"])
 
     def _reset(self, arguments: Arguments, seed: int | None, options: dict[str, Any] | None) -> BoolArray:
         """Check a reset's arguments and start the clock of the copies (num_envs,) that it marks."""

@@ -4,13 +4,11 @@ Evidence says what a selector is fed with, `owlrl.selection` what is done with i
 changed without the other. `TDErrorEvidence` asks each head's values, `GaussianNLLEvidence` also
 how sure it is of them; `RewardEvidence` asks a reward predictor that each task has learned, which needs no
 bootstrap; `ModelEvidence` asks a model of each task that predicts next observation and reward.
-`RecalibratedEvidence` keeps the scales of any of them up to date.
 """
 
 from owlrl.evidence.base import Evidence, calibrated_loss
 from owlrl.evidence.gaussian_nll import GaussianNLLEvidence, likelihood_loss
 from owlrl.evidence.model import ModelEvidence, cautious_loss, find_categories, ridge_fit
-from owlrl.evidence.recalibrated import RecalibratedEvidence
 from owlrl.evidence.reward import RewardEvidence, predict_rewards
 from owlrl.evidence.td_error import TDErrorEvidence, plain_loss, td_scale
 
@@ -18,7 +16,6 @@ __all__ = [
     "Evidence",
     "GaussianNLLEvidence",
     "ModelEvidence",
-    "RecalibratedEvidence",
     "RewardEvidence",
     "TDErrorEvidence",
     "calibrated_loss",

@@ -1,4 +1,4 @@
-"""`Evidence`: the base of all evidence, a user's too, and what its kinds have in common."""
+"""`Evidence`: the base of all evidence, also of a user's, and what its kinds share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from owlrl.errors import NonFiniteError, OwlStateError, OwlTypeError, OwlValueEr
 from owlrl.protocols import OffPolicyLearner
 from owlrl.types import Transitions
 
-__all__ = ["Evidence", "FloatArray", "IntArray", "calibrated_loss", "positive_scale", "rms"]
+__all__ = ["Evidence", "FloatArray", "IntArray", "calibrated_loss"]
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -92,7 +92,9 @@ class Evidence(ABC):
         if not len(rows):
             raise OwlValueError(f"{where}: rows are empty; expected rows of the task of head {head}")
         _check_finite(where, rows)
-        kept = self.fit(learner, int(head), _spread(rows, self.samples))
+        if len(rows) > self.samples:
+            rows = rows[torch.arange(self.samples) * len(rows) // self.samples]
+        kept = self.fit(learner, int(head), rows)
         self.fitted[int(head)] = kept
         self.version += 1
 
@@ -140,18 +142,27 @@ class Evidence(ABC):
         heads = state_dict.get("heads")
         if not isinstance(heads, Mapping):
             raise OwlValueError(f"{where}: heads is {heads!r}; expected what state_dict() gave, by head")
-        problems = [
-            f"heads[{head!r}] is of no head; expected a number from 0 on"
-            for head in heads
-            if not str(head).isdecimal()
-        ]
-        problems += [
-            f"heads[{head!r}] is {repr(kept)[:80]}; {problem}"
-            for head, kept in heads.items()
-            if (problem := self.kept_problem(kept))
-        ]
+        problems = []
+        for head, kept in heads.items():
+            if not str(head).isdecimal():
+                problems.append(f"heads[{head!r}] is of no head; expected a number from 0 on")
+            if problem := self.kept_problem(kept):
+                problems.append(f"heads[{head!r}] is {repr(kept)[:80]}; {problem}")
         raise_problems(where, problems)
         return {int(head): kept for head, kept in heads.items()}
+
+
+class ScaledEvidence(Evidence):
+    """Evidence that keeps one number per head: the scale of its errors on its own task."""
+
+    @property
+    def scales(self) -> dict[int, float]:
+        """The scale of every head measured so far."""
+        return dict(self.fitted)
+
+    def kept_problem(self, kept: Any) -> str | None:
+        """A scale is a finite number > 0."""
+        return positive_scale(kept)
 
 
 def calibrated_loss(
@@ -174,13 +185,7 @@ def calibrated_loss(
 
 
 def rms(numbers: npt.NDArray[Any], weight: FloatArray | None = None) -> float:
-    """Root (weighted) mean square, of the numbers over their largest so that no square overflows.
-
-    >>> import numpy as np
-    >>> from owlrl.evidence.base import rms
-    >>> rms(np.array([3.0, 4.0])) == 12.5**0.5, rms(np.array([3.0, 4.0]), np.array([1.0, 0.0]))
-    (True, 3.0)
-    """
+    """Root (weighted) mean square, of the numbers over their largest so that no square overflows."""
     largest = float(np.abs(numbers).max())
     if largest == 0.0:
         return 0.0
@@ -188,12 +193,7 @@ def rms(numbers: npt.NDArray[Any], weight: FloatArray | None = None) -> float:
 
 
 def positive_scale(kept: object) -> str | None:
-    """What is wrong with a scale that was loaded; it is a finite number > 0.
-
-    >>> from owlrl.evidence.base import positive_scale
-    >>> positive_scale(0.5), positive_scale(0.0)
-    (None, 'expected a finite number > 0')
-    """
+    """What is wrong with a scale that was loaded; it is a finite number > 0."""
     arguments = Arguments("scale")
     arguments.number("scale", kept, above=0.0)
     return "expected a finite number > 0" if arguments.problems else None
@@ -219,13 +219,6 @@ def encoded(where: str, encode: Callable[[Tensor], Tensor], observation: Tensor)
             f"expected ({len(observation)}, features)"
         )
     return out.detach().cpu()
-
-
-def _spread(rows: Transitions, most: int) -> Transitions:
-    """At most so many of the rows, at equal distances."""
-    if len(rows) <= most:
-        return rows
-    return rows[torch.arange(most) * len(rows) // most]
 
 
 def _check_finite(where: str, rows: Transitions) -> None:

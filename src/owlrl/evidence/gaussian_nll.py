@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -11,7 +9,7 @@ from torch import Tensor
 
 from owlrl._arguments import Arguments
 from owlrl.errors import NonFiniteError, OwlTypeError, OwlValueError
-from owlrl.evidence.base import Evidence, FloatArray, IntArray, positive_scale, rms, row_weights
+from owlrl.evidence.base import FloatArray, IntArray, ScaledEvidence, rms, row_weights
 from owlrl.gaussian import gaussian_mixture
 from owlrl.protocols import OffPolicyLearner
 from owlrl.types import Transitions
@@ -43,7 +41,7 @@ def likelihood_loss(mean: Tensor, variance: Tensor, target: Tensor, *, clip: flo
     return torch.where(known, 0.5 * (width + error.square()), clip**2)
 
 
-class GaussianNLLEvidence(Evidence):
+class GaussianNLLEvidence(ScaledEvidence):
     """Scores each head by the Gaussian likelihood of its TD target under the mixture of its critics.
 
     Needs critics that predict a variance: a learner with a method ``predictions(transitions, heads)``,
@@ -77,11 +75,6 @@ class GaussianNLLEvidence(Evidence):
         arguments.check()
         super().__init__()
 
-    @property
-    def scales(self) -> dict[int, float]:
-        """Root mean square of each head's standardised errors on its own task; 1 is well calibrated."""
-        return dict(self.fitted)
-
     def fit(self, learner: OffPolicyLearner, head: int, rows: Transitions) -> float:
         """``head``'s own scale."""
         mean, variance, target = _mixtures(learner, rows, [head])
@@ -101,10 +94,6 @@ class GaussianNLLEvidence(Evidence):
             variance = variance * scale.square()[:, None]
         found: FloatArray = likelihood_loss(mean, variance, target, clip=self.clip).numpy()
         return found
-
-    def kept_problem(self, kept: Any) -> str | None:
-        """A scale is a finite number > 0."""
-        return positive_scale(kept)
 
     def __repr__(self) -> str:
         return f"GaussianNLLEvidence(calibrated={self.calibrated}, clip={self.clip}, samples={self.samples})"

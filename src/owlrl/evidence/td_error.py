@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,11 +11,10 @@ import torch
 from owlrl._arguments import Arguments
 from owlrl.errors import NonFiniteError, OwlValueError
 from owlrl.evidence.base import (
-    Evidence,
     FloatArray,
     IntArray,
+    ScaledEvidence,
     calibrated_loss,
-    positive_scale,
     rms,
     row_weights,
 )
@@ -63,7 +61,7 @@ def plain_loss(delta: FloatArray, *, clip: float = 5.0, power: float = 1.0) -> F
     return loss
 
 
-class TDErrorEvidence(Evidence):
+class TDErrorEvidence(ScaledEvidence):
     """Scores each head by its TD error, bootstrapped from itself: the lower, the likelier its task.
 
     TD errors of two tasks need not be of one size: a head of small values makes small errors
@@ -95,11 +93,6 @@ class TDErrorEvidence(Evidence):
         arguments.check()
         super().__init__()
 
-    @property
-    def scales(self) -> dict[int, float]:
-        """The scale of every head measured so far."""
-        return dict(self.fitted)
-
     def fit(self, learner: OffPolicyLearner, head: int, rows: Transitions) -> float:
         """``head``'s own scale."""
         delta = _deltas(learner, rows, [head])[0]
@@ -124,10 +117,6 @@ class TDErrorEvidence(Evidence):
             return plain_loss(delta, clip=self.clip, power=self.power)
         scale = np.array([[self.fitted[h]] for h in heads.tolist()])
         return calibrated_loss(delta, scale, clip=self.clip, power=self.power)
-
-    def kept_problem(self, kept: Any) -> str | None:
-        """A scale is a finite number > 0."""
-        return positive_scale(kept)
 
     def __repr__(self) -> str:
         return (

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from owlrl.experiments.comparison import Plan, compare, compare_file, run_trial
+from owlrl.experiments.comparison import compare, compare_file, run_trial
 from owlrl.experiments.config import Run
 from owlrl.experiments.control import ControlSession
 from owlrl.experiments.evaluation import evaluate, evaluate_in_a_row
 from owlrl.experiments.evidence import EvidenceSet, make_evidence
 from owlrl.experiments.fanout import Attempt, run_all
 from owlrl.experiments.frames import Recording, frame_strip, record_episode, write_gif
-from owlrl.experiments.methods import Learned, Method, Score, Wrapped
+from owlrl.experiments.methods import Envs, Learned, Method, Score, Wrapped
 from owlrl.experiments.metrics import (
     cumulative_performance,
     final_performance,
@@ -23,7 +23,16 @@ from owlrl.experiments.metrics import (
     steps_to_identify,
     stratified_bootstrap,
 )
-from owlrl.experiments.models import History, described, greedy_policy, train_model
+from owlrl.experiments.models import (
+    History,
+    Watch,
+    described,
+    greedy_policy,
+    load_model_state,
+    model_state,
+    train_model,
+)
+from owlrl.experiments.plan import Plan
 from owlrl.experiments.plots import head_probabilities, learning_curves
 from owlrl.experiments.policies import parse_policy
 from owlrl.experiments.presets import PRESETS, Preset
@@ -53,6 +62,7 @@ __all__ = [
     "STUDIES",
     "Attempt",
     "ControlSession",
+    "Envs",
     "EvidenceSet",
     "Group",
     "History",
@@ -71,6 +81,7 @@ __all__ = [
     "Trial",
     "ValueMap",
     "Verdict",
+    "Watch",
     "Wrapped",
     "compare",
     "compare_file",
@@ -92,10 +103,12 @@ __all__ = [
     "iqm_over_seeds",
     "is_done",
     "learning_curves",
+    "load_model_state",
     "load_results",
     "make_evidence",
     "markdown_tables",
     "mean_score",
+    "model_state",
     "parse_policy",
     "q_heatmap",
     "read_result",

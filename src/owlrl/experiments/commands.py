@@ -20,11 +20,13 @@ from owlrl.experiments.control import ControlSession, load_session
 from owlrl.experiments.demo import run_demo, run_pendulum_demo
 from owlrl.experiments.evaluation import evaluate
 from owlrl.experiments.fanout import unfinished
+from owlrl.experiments.keeping import SAVE_EVERY
 from owlrl.experiments.report import write_report
 from owlrl.experiments.results import (
     Result,
     environment,
     make_directory,
+    part_path,
     read_result,
     result_path,
     write_result,
@@ -75,6 +77,8 @@ class Train:
     """settings of it that differ, e.g. n_step=3 learning_rate=0.001"""
     strength: float | None = None
     """of the regularizer; the method's own if left out"""
+    compile: bool = False
+    """compile the learner's update: faster, after some tens of seconds; needs a C++ compiler"""
     policies: tuple[str, ...] = ()
     """how to act in the evaluation, e.g. oracle hedge+td; all if left out"""
     episodes: int = 16
@@ -85,6 +89,8 @@ class Train:
     """levels for generalisation, e.g. S9N1:100"""
     output: Path = Path("runs")
     """directory of results"""
+    save_every: float = SAVE_EVERY
+    """seconds of work that a kill may cost; the same command goes on from there"""
     json: bool = False
     """print the result as one line of JSON at the end"""
 
@@ -106,23 +112,28 @@ class Train:
             episodes=self.episodes,
             consecutive=self.in_a_row,
             unseen=self.unseen,
+            compile=self.compile,
         )
 
     def __call__(self) -> int:
         """Train unless it is done, print the result."""
         run = self.run()
         path, checkpoint = result_path(self.output, run), self.output / f"{run.id}.safetensors"
+        part = part_path(self.output, run)
         if not unfinished([run], self.output) and checkpoint.is_file():
             say(self.json, f"{path} is there already")
             result = read_result(path)
         else:
             make_directory(self.output)
-            part = self.output / f"{run.id}.part"
             if part.is_file():
                 say(self.json, f"going on from {part}")
-            result = run_experiment(run, checkpoint=checkpoint, progress=True, resume=part)
+            result = run_experiment(
+                run, checkpoint=checkpoint, progress=True, resume=part, save_every=self.save_every
+            )
             write_result(self.output, result)
-            part.unlink(missing_ok=True)
+        part.unlink(missing_ok=True)
+        if self.compile:
+            say(self.json, f"compiled in {result.info['seconds']['compile']:.0f} s, a part of its training")
         say(self.json, result_text(result), f"\nresult: {path}\nfor owlrl evaluate: {checkpoint}")
         if self.json:
             print_json(result, file=str(path), checkpoint=str(checkpoint), seconds=result.info["seconds"])
@@ -259,6 +270,8 @@ class Compare:
     """processes of this machine, or a Dask cluster (which executes what it is sent)"""
     scheduler: str | None = None
     """address of the cluster's scheduler, e.g. tcp://host:8786"""
+    save_every: float | None = None
+    """seconds of each run's work that a kill may cost; 60 if neither is given"""
 
     def __call__(self) -> int:
         """Run what is missing, print table and verdicts, write the report; 1 if a run failed."""
@@ -272,6 +285,7 @@ class Compare:
             output=output,
             backend=self.backend,
             scheduler=self.scheduler,
+            save_every=self.save_every,
         )
         print(study.table())
         print(*study.verdicts(), "", *study.notes(), sep="\n")
@@ -308,6 +322,8 @@ class Reproduce:
     """only these of the study's methods"""
     frames: int | None = None
     """per task, instead of the study's: results of their own, for a first look"""
+    save_every: float = SAVE_EVERY
+    """seconds of each run's work that a kill may cost"""
     list: bool = False
     """only say which runs there are and which are done; without a name, which studies there are"""
 
@@ -333,6 +349,7 @@ class Reproduce:
             jobs=self.jobs,
             backend=self.backend,
             scheduler=self.scheduler,
+            save_every=self.save_every,
         )
         print(tables, end="")
         failed = [attempt for attempt in attempts if attempt.error is not None]

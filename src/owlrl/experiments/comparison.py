@@ -11,133 +11,27 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from owlrl._arguments import Arguments
-from owlrl.acting.episodes import run_episodes
-from owlrl.describe.given import as_env
 from owlrl.errors import OwlError, OwlStateError, OwlTypeError, OwlValueError
 from owlrl.experiments.fanout import Backend, check_workers, fan_out, progress_bar
-from owlrl.experiments.fingerprint import fingerprint
-from owlrl.experiments.methods import RANDOM, Learned, Method, find_method
-from owlrl.experiments.models import greedy_policy, make_env, seed_env, share_statistics
+from owlrl.experiments.keeping import SAVE_EVERY, Keeper
+from owlrl.experiments.methods import RANDOM
+from owlrl.experiments.plan import Plan
 from owlrl.experiments.results import environment, make_directory
-from owlrl.experiments.study import Row, Study, Trial
-from owlrl.experiments.training import kept_generators, repeatable
+from owlrl.experiments.study import Study, Trial
+from owlrl.experiments.training import repeatable
+from owlrl.experiments.visits import Visits
 
-__all__ = ["Plan", "compare", "compare_file", "run_trial"]
+__all__ = ["compare", "compare_file", "run_trial"]
 
-EVALUATION = 10_000  # added to a run's seed: no episode of the training is evaluated
 Tell = Callable[[str], None]
 CHOSEN = ("steps", "methods", "seeds")  # of a study file, what a command may say instead
-OPTIONAL = ("rounds", "eval_every", "eval_episodes", "jobs", "output", "backend", "scheduler", "solved")
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What `compare` was asked for, checked: everything that decides what a trial is.
-
-    Attributes:
-        make_model: ``make_model(env, seed)``.
-        tasks: a Gymnasium id or a factory by name.
-        methods: the methods themselves.
-        steps: of each task in each round.
-        seeds: of the trials.
-        rounds: how often the sequence of tasks is gone through.
-        eval_every: steps between two points of a learning curve; None for none.
-        eval_episodes: episodes of each evaluation.
-
-    >>> from owlrl.experiments.comparison import Plan
-    >>> plan = Plan.of(print, tasks={"left": "CartPole-v1"}, steps=10, methods=["owl"], seeds=2)
-    >>> plan.steps, plan.seeds
-    ({'left': 10}, (0, 1))
-    """
-
-    make_model: Callable[[Any, int], Any]
-    tasks: dict[str, Any]
-    methods: tuple[Method, ...]
-    steps: dict[str, int]
-    seeds: tuple[int, ...]
-    rounds: int = 1
-    eval_every: int | None = None
-    eval_episodes: int = 20
-
-    @classmethod
-    def of(
-        cls,
-        make_model: Any,
-        *,
-        tasks: Any,
-        steps: Any,
-        methods: Any = ("bare", "alone", "owl"),
-        seeds: Any = 5,
-        rounds: Any = 1,
-        eval_every: Any = None,
-        eval_episodes: Any = 20,
-    ) -> Plan:
-        """The plan of `compare`'s arguments; one error names all that is wrong with them."""
-        arguments = Arguments("compare")
-        arguments.function("make_model", make_model, "make_model(env, seed)")
-        named = dict(tasks) if isinstance(tasks, Mapping) else {}
-        if not named or not all(isinstance(name, str) and name for name in named):
-            arguments.problem(
-                f"tasks is {tasks!r}; expected a mapping from names to ids or factories f(seed)"
-            )
-        each = dict(steps) if isinstance(steps, Mapping) else dict.fromkeys(named, steps)
-        if set(each) != set(named):
-            arguments.problem(
-                f"steps has {', '.join(map(repr, each))}; expected one number per task, or one for all"
-            )
-        each = {name: arguments.integer(f"steps of {name!r}", number) for name, number in each.items()}
-        if not isinstance(seeds, Sequence):
-            number = arguments.integer("seeds", seeds)
-            seeds = range(number) if isinstance(number, int) else ()
-        chosen = tuple(
-            arguments.integer("seed", seed, least=0, most=2**31 - 1 - EVALUATION) for seed in seeds
-        )
-        found = [find_method(method) for method in ([methods] if isinstance(methods, str) else methods)]
-        names = [method.name for method in found]
-        if not found or len(set(names)) != len(names) or RANDOM.name in names:
-            arguments.problem(
-                f"methods are {names}; expected at least one, each once, and not {RANDOM.name!r}"
-            )
-        every = arguments.integer("eval_every", eval_every, none=True)
-        episodes = arguments.integer("eval_episodes", eval_episodes)
-        times = arguments.integer("rounds", rounds)
-        arguments.check()
-        return cls(make_model, named, tuple(found), each, chosen, times, every, episodes)
-
-    def settings(self) -> dict[str, Any]:
-        """All that is plain data, as a trial keeps it."""
-        return {
-            "tasks": list(self.tasks),
-            "steps": self.steps,
-            "rounds": self.rounds,
-            "eval_every": self.eval_every,
-            "eval_episodes": self.eval_episodes,
-        }
-
-    def trials(self) -> list[Trial]:
-        """One per method and seed, seed after seed, and random actions last; nothing of them has been run."""
-        settings, chosen = self.settings(), [*self.methods, RANDOM]
-        sources = {m.name: fingerprint(self.make_model, self.tasks, m) for m in chosen}
-        return [
-            Trial(method.name, seed, settings, sources[method.name], method.about)
-            for method in sorted(chosen, key=lambda method: method is RANDOM)
-            for seed in self.seeds
-        ]
-
-    def method(self, name: str) -> Method:
-        """The method of that name."""
-        return next(method for method in (*self.methods, RANDOM) if method.name == name)
-
-    @property
-    def total(self) -> int:
-        """Steps of one trial."""
-        return self.rounds * sum(self.steps.values())
+SETTINGS = ("rounds", "eval_every", "eval_episodes")
+OPTIONAL = (*SETTINGS, "jobs", "output", "backend", "scheduler", "solved", "save_every")
 
 
 def compare(
@@ -156,6 +50,7 @@ def compare(
     scheduler: str | None = None,
     solved: Mapping[str, float] | None = None,
     progress: bool = True,
+    save_every: float = SAVE_EVERY,
 ) -> Study:
     """Train with each method task after task, evaluate every task after each one, and compare the outcome.
 
@@ -178,13 +73,15 @@ def compare(
             Forward transfer needs it.
         eval_episodes: of each evaluation, with the same seeds each time.
         jobs: how many runs at once.
-        output: directory for finished runs (JSON lines); the same call then goes on where it was stopped, and
-            runs again what belongs to a changed model, task or method.
+        output: directory for finished runs (JSON lines), and for those under way: killed at any moment, the
+            same call goes on, also inside a task, to the same numbers (see "Stopped and gone on" on the page
+            "Your tasks"). What belongs to a changed model, task or method runs again.
         backend: "loky" for processes of this machine, "dask" for a Dask cluster, which executes what it is
             sent.
         scheduler: the address of the cluster's scheduler.
         solved: the return from which a task counts as learned, by task, for the verdicts.
         progress: say on stderr what is running and how long it will take.
+        save_every: seconds of each run's work that a kill may cost.
 
     >>> import gymnasium
     >>> from owlrl.experiments import compare
@@ -204,8 +101,9 @@ def compare(
         eval_every=eval_every,
         eval_episodes=eval_episodes,
     )
-    places: dict[str, Any] = {"jobs": jobs, "backend": backend, "scheduler": scheduler}
-    return _run(plan, partial(_same, plan), output=output, solved=solved, progress=progress, **places)
+    places: dict[str, Any] = {"jobs": jobs, "backend": backend, "scheduler": scheduler, "output": output}
+    shown: dict[str, Any] = {"solved": solved, "progress": progress, "save_every": save_every}
+    return _run(plan, partial(_same, plan), **places, **shown)
 
 
 def compare_file(path: str | os.PathLike[str], *, progress: bool = True, **instead: Any) -> Study:
@@ -238,8 +136,8 @@ def compare_file(path: str | os.PathLike[str], *, progress: bool = True, **inste
     chosen = {name: value for name, value in instead.items() if value is not None}
     for_plan = {name: value for name, value in chosen.items() if name in CHOSEN}
     plan, said = _plan_of_file(os.fspath(path), text, for_plan)
-    rest: dict[str, Any] = {"jobs": 1, "backend": "loky", **said, **chosen}
-    names = ("jobs", "backend", "scheduler", "output", "solved")
+    rest: dict[str, Any] = {"jobs": 1, "backend": "loky", "save_every": SAVE_EVERY, **said, **chosen}
+    names = ("jobs", "backend", "scheduler", "output", "solved", "save_every")
     recall = partial(_recalled, os.path.abspath(path), text, for_plan)
     told: dict[str, Any] = {name: rest.get(name) for name in names}
     return _run(plan, recall, progress=progress, **told)
@@ -255,6 +153,7 @@ def _run(
     output: str | os.PathLike[str] | None,
     solved: Mapping[str, float] | None,
     progress: bool,
+    save_every: float,
 ) -> Study:
     check_workers("compare", jobs=jobs, backend=backend, scheduler=scheduler)
     say: Tell = _say if progress else (lambda text: None)
@@ -271,10 +170,11 @@ def _run(
         )
         say(f"compare: {len(todo)} runs of {len(trials)} to do, {each}, {jobs} at once")
     errors: list[tuple[str, int, str]] = []
+    kept = _Kept(None if output is None else os.path.abspath(output), save_every)
     clock = _Clock(plan, todo, jobs, say)
     with progress_bar(len(todo), progress) as bar:
         tell = bar.set_description_str if jobs == 1 and scheduler is None else None
-        attempt = partial(_attempt, recall, tell)
+        attempt = partial(_attempt, recall, tell, kept)
         with closing(fan_out(attempt, todo, jobs=jobs, scheduler=scheduler)) as results:
             bar.set_description_str(clock.running())
             for trial, error in results:
@@ -282,6 +182,7 @@ def _run(
                     done[trial.id] = trial
                     if output is not None:
                         trial.write(output)
+                        kept.remove(trial)
                 else:
                     errors.append((trial.method, trial.seed, error))
                     say(f"compare: {trial.method}, seed {trial.seed} failed: {error}")
@@ -350,123 +251,74 @@ def _kept(
             )
 
 
-def _attempt(recall: Callable[[], Plan], tell: Tell | None, trial: Trial) -> tuple[Trial, str | None]:
+def _attempt(
+    recall: Callable[[], Plan], tell: Tell | None, kept: _Kept, trial: Trial
+) -> tuple[Trial, str | None]:
     """Do one trial; an error of it ends no other."""
     try:
-        return run_trial(recall(), trial, tell=tell), None
+        return run_trial(recall(), trial, tell=tell, resume=kept.path(trial), save_every=kept.seconds), None
     except Exception as error:  # whatever the user's own code raises
         frames = traceback.extract_tb(error.__traceback__)
         last = frames[-1]
         return trial, f"{type(error).__name__}: {error} ({Path(last.filename).name}:{last.lineno})"
 
 
-def run_trial(plan: Plan, trial: Trial, *, tell: Tell | None = None) -> Trial:
+class _Kept(NamedTuple):
+    """Where trials are kept while they are under way, and how often."""
+
+    directory: str | None
+    seconds: float
+
+    def path(self, trial: Trial) -> Path | None:
+        """None where the directory is not to be seen, as on another machine."""
+        if self.directory is None or not Path(self.directory).is_dir():
+            return None
+        return Path(self.directory) / f"{trial.id}-{trial.source[:8]}.part"
+
+    def remove(self, trial: Trial) -> None:
+        """The trial is done: neither its file nor one of what it was before is needed."""
+        for path in Path(self.directory).glob(f"{trial.id}-*.part") if self.directory is not None else ():
+            path.unlink(missing_ok=True)
+
+
+def run_trial(
+    plan: Plan,
+    trial: Trial,
+    *,
+    tell: Tell | None = None,
+    resume: str | os.PathLike[str] | None = None,
+    save_every: float = SAVE_EVERY,
+) -> Trial:
     """Do one seed of one method; gives the trial with its rows.
 
     Rows of kind "training" say ``visit``, ``round``, ``task``, ``steps`` and ``seconds``; those of kind
     "score" ``visit``, ``task``, ``mode``, ``mean_return``, ``returns``, ``found`` and ``steps``; those of
     kind "curve" ``visit``, ``task``, ``step`` (of this visit) and ``mean_return``.
 
-    >>> from owlrl.experiments.comparison import Plan, run_trial
+    Args:
+        plan: what the trial is of.
+        trial: which one.
+        tell: called with what is being done.
+        resume: a file in which the work is kept while it is under way; killed, the same call goes on.
+        save_every: seconds of work that a kill may cost.
+
+    >>> from owlrl.experiments import Plan, run_trial
     >>> from owlrl.learners import DQN
     >>> plan = Plan.of(lambda env, seed: DQN(env, seed=seed), tasks={"upright": "CartPole-v1"}, steps=100,
     ...                methods=["bare"], seeds=1, eval_episodes=2)
     >>> [row["kind"] for row in run_trial(plan, plan.trials()[0]).rows]
     ['training', 'score']
     """
-    begun, method = time.time(), plan.method(trial.method)
+    started, method = time.time(), plan.method(trial.method)
+    keeper = Keeper(resume, [trial.id, trial.source], seconds=save_every)
     with repeatable(trial.seed):
-        visits = _Visits(plan, method, trial.seed, tell or (lambda text: None))
+        visits = Visits(plan, method, trial.seed, keeper, tell or (lambda text: None))
         try:
-            rows, modes = visits.run()
+            visits.run()
         finally:
             visits.close()
-    info = {**environment(), "started": begun, "seconds": time.time() - begun}
-    return replace(trial, rows=rows, modes=modes, info=info)
-
-
-class _Visits:
-    """The tasks of one trial, trained in turn, and all that is looked at on the way."""
-
-    def __init__(self, plan: Plan, method: Method, seed: int, tell: Tell) -> None:
-        self.plan, self.method, self.seed, self.tell = plan, method, seed, tell
-        self.envs: dict[str, Any] = {}
-        self.rows: list[Row] = []
-
-    def run(self) -> tuple[list[Row], tuple[str, ...]]:
-        for task in self.plan.tasks:
-            self.envs[task] = self._env(task)
-            seed_env(self.envs[task], self.seed)
-        learned = self.method.start(self.plan.make_model, next(iter(self.envs.values())), self.seed)
-        every = [(number, task) for number in range(self.plan.rounds) for task in self.plan.tasks]
-        for visit, (number, task) in enumerate(every):
-            self.tell(f"{self.method.name}, seed {self.seed}: {task} ({visit + 1} of {len(every)})")
-            steps, start = self.plan.steps[task], time.perf_counter()
-            learned.train(task, self.envs[task], steps, self._watch(learned, visit, task))
-            took = time.perf_counter() - start
-            row = {"kind": "training", "visit": visit, "round": number, "task": task}
-            self.rows.append({**row, "steps": steps, "seconds": took})
-            for other in self.plan.tasks:
-                self.rows += [self._score(learned, visit, other, mode) for mode in learned.modes]
-            self._finish_curve(visit, task, steps)
-        return [row for row in self.rows if row], learned.modes
-
-    def close(self) -> None:
-        for env in self.envs.values():
-            env.close()
-
-    def _env(self, task: str) -> Any:
-        return self.method.view(make_env(self.plan.tasks[task], self.seed))
-
-    def _score(self, learned: Learned, visit: int, task: str, mode: str) -> Row:
-        """One evaluation, in a new environment; nothing if the method cannot act there yet."""
-        env = self._env(task)
-        share_statistics(self.envs[task], env)
-        with kept_generators(), closing(env):
-            found = learned.score(
-                env, task, mode=mode, episodes=self.plan.eval_episodes, seed=EVALUATION + self.seed
-            )
-        if found is None:
-            return {}
-        returns = [float(number) for number in found.returns]
-        row = {"kind": "score", "visit": visit, "task": task, "mode": mode, "mean_return": found.mean}
-        return {**row, "returns": returns, "found": found.found, "steps": found.steps}
-
-    def _watch(self, learned: Learned, visit: int, task: str) -> Callable[[int], None] | None:
-        every, last = self.plan.eval_every, self.plan.steps[task]
-        if every is None:
-            return None
-        due = every
-
-        def watch(seen: int) -> None:
-            nonlocal due
-            if not due <= seen < last:
-                return
-            due = seen - seen % every + every
-            env = self._env(task)
-            share_statistics(self.envs[task], env)
-            with kept_generators(), closing(env):
-                policy = greedy_policy(learned.model)
-                found = run_episodes(
-                    policy, as_env(env), episodes=self.plan.eval_episodes, seed=EVALUATION + self.seed
-                )
-            self.rows.append(_point(visit, task, seen, found.mean_return))
-
-        return watch
-
-    def _finish_curve(self, visit: int, task: str, steps: int) -> None:
-        """The score right after belongs to the curve."""
-        if any(row and row["kind"] == "curve" and row["visit"] == visit for row in self.rows):
-            last = next(
-                r
-                for r in self.rows
-                if r and r["kind"] == "score" and r["visit"] == visit and r["task"] == task
-            )
-            self.rows.append(_point(visit, task, steps, last["mean_return"]))
-
-
-def _point(visit: int, task: str, step: int, score: float) -> Row:
-    return {"kind": "curve", "visit": visit, "task": task, "step": step, "mean_return": score}
+    info = {**environment(), "started": started, "seconds": keeper.spent["seconds"]}
+    return replace(trial, rows=visits.rows, modes=visits.learned.modes, info=info)
 
 
 def _same(plan: Plan) -> Plan:
@@ -501,7 +353,7 @@ def _plan_of_file(path: str, text: str, chosen: Mapping[str, Any]) -> tuple[Plan
     told = {**told, **chosen}
     if missing := [name for name in ("make_model", "tasks", "steps") if name not in told]:
         raise OwlValueError(f"compare: {path} has no {' and no '.join(missing)}; define them there")
-    of_plan = ("tasks", "steps", "methods", "seeds", "rounds", "eval_every", "eval_episodes")
+    of_plan = ("tasks", *CHOSEN, *SETTINGS)
     plan = Plan.of(told["make_model"], **{name: told[name] for name in of_plan if name in told})
     return plan, {name: value for name, value in told.items() if name in OPTIONAL}
 

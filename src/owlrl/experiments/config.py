@@ -53,6 +53,7 @@ class Run:
         consecutive: episodes in a row with kept evidence, evaluated as well if more than 0.
         unseen: levels for generalisation, e.g. ``("S9N1:100",)``.
         eval_every: frames between two points of the training curve.
+        compile: whether the learner's update is compiled.
 
     >>> from owlrl.experiments import Run
     >>> run = Run("SC3", method="owl", seed=1)
@@ -78,6 +79,7 @@ class Run:
     consecutive: int = 0
     unseen: tuple[str, ...] = ()
     eval_every: int = 10_000
+    compile: bool = False
 
     def __post_init__(self) -> None:
         for name in ("policies", "unseen"):  # JSON knows lists only

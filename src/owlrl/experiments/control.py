@@ -18,6 +18,7 @@ from owlrl import (
 from owlrl.acting.stepping import final_observations
 from owlrl.checkpoint import load_state, save_state
 from owlrl.envs import PendulumVectorEnv, TaskSpec
+from owlrl.envs.vector import ArrayVectorEnv
 from owlrl.errors import OwlValueError
 from owlrl.experiments.config import Run
 from owlrl.experiments.episodes import FloatArray, LaneStep, run_lanes
@@ -106,12 +107,11 @@ class ControlSession:
         learner: the agent as `OwlWrapper` sees it.
         evidence: all evidence that the run's policies need.
         heads: the head of each task that was learned.
-        spent: seconds and seconds of a busy core that training took before it was interrupted.
 
     >>> from owlrl.experiments import ControlSession, Run
     >>> session = ControlSession(Run("owlrl/Pendulum-v0:90,-90", policies=("oracle",), num_envs=4))
     >>> with session.task("pendulum+90") as head:
-    ...     session.agent.learn(520, env=session.env("pendulum+90"))
+    ...     session.agent.learn(520)
     >>> head, session.heads, session.agent.updates
     (0, {'pendulum+90': 0}, 20)
     """
@@ -126,7 +126,6 @@ class ControlSession:
         names = {parse_policy(name, control=True).evidence for name in run.acting}
         self.evidence = make_evidence(names, seed=run.seed, control=True)
         self.heads: dict[str, int] = {}
-        self.spent = {"seconds": 0.0, "cpu": 0.0}
         make = run.recipe.regularizer
         strength = run.recipe.control or {} if run.strength is None else run.strength
         regularizer = None if make is None else make(strength, run.seed)
@@ -137,9 +136,10 @@ class ControlSession:
         return PendulumVectorEnv(self.run.num_envs, **self.tasks[task].kwargs)
 
     @contextmanager
-    def task(self, name: str) -> Iterator[int]:
-        """Learn a task inside the block; gives the head that is trained."""
-        with self._owl.task(name if self.run.recipe.heads else ONE_HEAD) as record:
+    def task(self, name: str, env: ArrayVectorEnv | None = None) -> Iterator[int]:
+        """Learn a task inside the block, by default in a new environment; gives the head that is trained."""
+        env = env or self.env(name)
+        with self._owl.task(name if self.run.recipe.heads else ONE_HEAD, env=env) as record:
             yield record.head
         self.heads[name] = record.head
 
@@ -157,7 +157,7 @@ class ControlSession:
         return float(run_lanes(told, self.lanes([self.tasks[task]], self.run.episodes)).returns.mean())
 
     def state_dict(self) -> dict[str, Any]:
-        """All that it takes to go on learning with the next task, bit for bit."""
+        """All that it takes to go on learning, bit for bit; inside a task all but its environment."""
         return {"learner": self._owl.state_dict(), "heads": dict(self.heads)}
 
     def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:
@@ -215,4 +215,4 @@ def _make_agent(run: Run, env: PendulumVectorEnv) -> SAC:
         replay = TaskScopedReplay(room, warm_start=room, **common)
     else:
         replay = TaskScopedReplay(settings.buffer_size, warm_start=run.recipe.warm_start, **common)
-    return SAC(env, config=settings, replay=replay, seed=run.seed, device="cpu")
+    return SAC(env, config=settings, replay=replay, seed=run.seed, device="cpu", compile=run.compile)

@@ -18,8 +18,8 @@ from owlrl import (
     SharedReplay,
     UniformSelector,
 )
+from owlrl._arguments import Arguments
 from owlrl.envs import TabulatedVectorEnv, TaskSpec, interference
-from owlrl.errors import int_problem, raise_problems
 from owlrl.experiments.config import Run
 from owlrl.experiments.evaluation import evaluate
 from owlrl.experiments.frames import record_episode, write_gif
@@ -84,10 +84,10 @@ def run_demo(
     >>> sorted(demo.scores)
     ['OWL, random heads', 'OWL, task given', 'OWL, task unknown', 'one head, shared replay']
     """
-    counts = {"frames": frames, "episodes": episodes}
-    problems = [problem for name, value in counts.items() if (problem := int_problem(name, value))]
-    problems += filter(None, [int_problem("seed", seed, least=0)])
-    raise_problems("run_demo", problems)
+    arguments = Arguments("run_demo")
+    frames, episodes = arguments.integer("frames", frames), arguments.integer("episodes", episodes)
+    seed = arguments.integer("seed", seed, least=0)
+    arguments.check()
     if output is not None:
         prepare_picture(output)  # not after two minutes of training
     torch.manual_seed(seed)

@@ -11,9 +11,9 @@ import numpy.typing as npt
 import torch
 
 from owlrl import AdaptivePolicy
-from owlrl.acting.least_tried import LeastTried
 from owlrl.acting.stepping import final_observations
 from owlrl.envs import Table, TabulatedVectorEnv
+from owlrl.experiments.least_tried import LeastTried
 from owlrl.heads.modes import eval_mode
 from owlrl.protocols import MultiHead
 

@@ -7,13 +7,16 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 from owlrl._arguments import Arguments
 from owlrl.errors import OwlError, OwlStateError, OwlValueError
 from owlrl.experiments._optional import optional
 from owlrl.experiments.config import Run
-from owlrl.experiments.results import Result, is_done, make_directory, write_result
+from owlrl.experiments.keeping import SAVE_EVERY
+from owlrl.experiments.results import Result, is_done, make_directory, part_path, write_result
 from owlrl.experiments.training import run_experiment
 
 __all__ = [
@@ -45,8 +48,13 @@ class Attempt:
     error: str | None = None
 
 
-def attempt(run: Run) -> Attempt:
+def attempt(
+    run: Run, directory: str | os.PathLike[str] | None = None, *, save_every: float = SAVE_EVERY
+) -> Attempt:
     """Do one run; an error of it ends no other run.
+
+    Its work is kept in ``directory`` while it is under way (see `run_experiment`), unless there is no such
+    directory on the machine that does it.
 
     >>> from owlrl.experiments import Run
     >>> from owlrl.experiments.fanout import attempt
@@ -54,7 +62,8 @@ def attempt(run: Run) -> Attempt:
     True
     """
     try:
-        return Attempt(run, result=run_experiment(run))
+        part = None if directory is None or not Path(directory).is_dir() else part_path(directory, run)
+        return Attempt(run, result=run_experiment(run, resume=part, save_every=save_every))
     except Exception as error:  # whatever went wrong belongs to this run only
         return Attempt(run, error=f"{type(error).__name__}: {error}")
 
@@ -78,10 +87,12 @@ def run_all(
     backend: Backend = "loky",
     scheduler: str | None = None,
     progress: bool = True,
+    save_every: float = SAVE_EVERY,
 ) -> list[Attempt]:
     """Do what is unfinished and write every result as soon as it is there; returns what was attempted.
 
-    Stopped on the way (Ctrl-C), everything that was written stays, and the same call goes on from there.
+    Stopped or killed on the way, all that was written stays, and the same call goes on from there, also in
+    the middle of a run. (Workers on other machines keep their unfinished runs if they see the directory.)
 
     Args:
         runs: what to do.
@@ -91,6 +102,7 @@ def run_all(
         backend: "loky" for processes of this machine, "dask" for a Dask cluster.
         scheduler: the address of the cluster's scheduler.
         progress: show a bar (if tqdm is there and the output is a terminal).
+        save_every: seconds of a run's work that a kill may cost.
 
     >>> import tempfile
     >>> from owlrl.experiments import Run
@@ -105,13 +117,15 @@ def run_all(
     todo = unfinished(runs, directory)
     attempts: list[Attempt] = []
     make_directory(directory)
+    do = partial(attempt, directory=os.path.abspath(directory), save_every=save_every)
     with (
         progress_bar(len(todo), progress) as bar,
-        closing(fan_out(attempt, todo, jobs=jobs, scheduler=scheduler)) as found,
+        closing(fan_out(do, todo, jobs=jobs, scheduler=scheduler)) as found,
     ):
         for done in found:
             if done.result is not None:
                 write_result(directory, done.result)
+                part_path(directory, done.run).unlink(missing_ok=True)
             attempts.append(done)
             bar.update(1)
     return attempts

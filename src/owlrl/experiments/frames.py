@@ -14,9 +14,10 @@ import numpy as np
 import numpy.typing as npt
 from minigrid.minigrid_env import MiniGridEnv
 
+from owlrl._arguments import Arguments
 from owlrl.checkpoint import write_atomically
 from owlrl.envs import ScaleGoalReward
-from owlrl.errors import OwlValueError, int_problem, raise_problems
+from owlrl.errors import OwlValueError
 from owlrl.experiments._optional import optional
 from owlrl.experiments.control import ControlSession
 from owlrl.experiments.plots import (
@@ -99,10 +100,14 @@ def record_episode(
     ((6, 24, 88, 3), 'end: not solved')
     """
     specs = session.run.specs
-    problems = [int_problem("tile_size", tile_size), int_problem("max_steps", max_steps)]
+    arguments = Arguments("record_episode")
+    tile_size, max_steps = (
+        arguments.integer("tile_size", tile_size),
+        arguments.integer("max_steps", max_steps),
+    )
     if task not in specs:
-        problems.append(f"task is {task!r}; expected one of {', '.join(specs)}")
-    raise_problems("record_episode", filter(None, problems))
+        arguments.problem(f"task is {task!r}; expected one of {', '.join(specs)}")
+    arguments.check()
     acting = session.policy(policy, [task])
     env = specs[task](render_mode="rgb_array", disable_env_checker=True)
     grid = isinstance(base := env.unwrapped, MiniGridEnv)
@@ -164,7 +169,9 @@ def frame_strip(recording: Recording, *, most: int = 12) -> Figure:
     >>> len(frame_strip(recording).axes)  # four frames and the bar
     5
     """
-    raise_problems("frame_strip", filter(None, [int_problem("most", most, least=2)]))
+    arguments = Arguments("frame_strip")
+    most = arguments.integer("most", most, least=2)
+    arguments.check()
     arms, heads = np.asarray(recording.trace["arms"], dtype=np.int64), recording.trace["heads"]
     chosen = _chosen(arms, most)
     rows = -(-len(chosen) // 6)

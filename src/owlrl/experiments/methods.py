@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -21,13 +21,15 @@ from owlrl import (
 )
 from owlrl.acting.episodes import EpisodePolicy, run_episodes
 from owlrl.describe.given import as_env
-from owlrl.errors import OwlTypeError, OwlValueError
+from owlrl.errors import OwlStateError, OwlTypeError, OwlValueError
 from owlrl.experiments.models import (
     History,
     Watch,
     described,
     greedy_policy,
     is_sb3,
+    load_model_state,
+    model_state,
     random_policy,
     train_model,
 )
@@ -37,6 +39,7 @@ from owlrl.protocols import HeadSelector
 __all__ = [
     "BUILT_IN",
     "RANDOM",
+    "Envs",
     "Learned",
     "Method",
     "Score",
@@ -99,6 +102,22 @@ class Score:
         return float(np.mean(self.returns))
 
 
+class Envs(dict[str, Any]):
+    """The training environments of a run by task, as its method sees them.
+
+    Args:
+        fresh: makes a new environment of a task, as the first one was made.
+
+    >>> from owlrl.experiments.methods import Envs
+    >>> Envs(str.upper).fresh("left")
+    'LEFT'
+    """
+
+    def __init__(self, fresh: Callable[[str], Any]) -> None:
+        super().__init__()
+        self.fresh = fresh
+
+
 class Learned:
     """What a method has learned so far; `compare` trains it task after task and asks how well it acts.
 
@@ -118,7 +137,30 @@ class Learned:
     model: Any = None
 
     def train(self, task: str, env: Any, steps: int, watch: Watch | None = None) -> None:
-        """Train in ``env`` for ``steps`` steps; ``watch`` is passed on to `train_model`."""
+        """Train in ``env`` for ``steps`` steps; ``watch`` is passed on to `train_model`.
+
+        After `load_state_dict`, ``watch.done`` of the steps may have been made before: then the visit goes
+        on, and what is done before a task has been done.
+        """
+        raise NotImplementedError
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that `load_state_dict` needs in another process, as plain data (`model_state` of a model).
+
+        Without it a run that is stopped starts over.
+        """
+        raise OwlStateError(
+            f"{type(self).__name__} has no state_dict() and load_state_dict(state, envs, task)"
+        )
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], envs: Envs, task: str) -> None:
+        """Go on from what `state_dict` gave, right after `Method.start`.
+
+        Args:
+            state_dict: what it gave.
+            envs: the environments of the tasks, each as it was; ``envs.fresh(task)`` makes a new one.
+            task: the one that is or was trained last; the model goes on in ``envs[task]``.
+        """
         raise NotImplementedError
 
     def policy(self, task: str | None, seed: int) -> EpisodePolicy | None:
@@ -211,9 +253,29 @@ class _OwlLearned(Learned):
 
     def train(self, task: str, env: Any, steps: int, watch: Watch | None = None) -> None:
         """Inside the task's block."""
-        sb3 = is_sb3(self.model)  # whose environment comes with the task
-        with self.owl.task(task, env=env) if sb3 else self.owl.task(task):
-            train_model(self.model, None if sb3 else env, steps, watch=watch)
+        known = self._is_known()  # then the environment comes with the task
+        with self.owl.task(task, env=env) if known else self.owl.task(task):
+            train_model(self.model, None if known else env, steps, watch=watch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The wrapper's, and a script's own."""
+        own = {} if self._is_known() else model_state(self.model)
+        return {"owl": self.owl.state_dict(), "own": own}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], envs: Envs, task: str) -> None:
+        """Put back into wrapper and model; a model's environments are to go on as they are."""
+        if not self._is_known():
+            load_model_state(self.model, state_dict["own"], envs[task])
+        self.owl.load_state_dict(dict(state_dict["owl"]))
+        if is_sb3(self.model):
+            from owlrl.adapters.sb3.whole import put_back
+
+            for name in self.owl.tasks:
+                envs[name] = put_back(self.model, envs[name])
+
+    def _is_known(self) -> bool:
+        """Whether the model steps an environment that it is given."""
+        return is_sb3(self.model) or isinstance(self.model, DQN | SAC)
 
     def score(self, env: Any, task: str, *, mode: str, episodes: int, seed: int) -> Score | None:
         """With the task given by `OwlWrapper.evaluate`, with the task unknown by `OwlWrapper.policy`."""
@@ -253,17 +315,31 @@ class _OneLearned(Learned):
     def train(self, task: str, env: Any, steps: int, watch: Watch | None = None) -> None:
         train_model(self.model, env, steps, watch=watch, restart=True)
 
+    def state_dict(self) -> dict[str, Any]:
+        return {"model": model_state(self.model)}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], envs: Envs, task: str) -> None:
+        load_model_state(self.model, state_dict["model"], envs[task])
+
 
 class _EmptiedLearned(_OneLearned):
     _visits = 0
 
     def train(self, task: str, env: Any, steps: int, watch: Watch | None = None) -> None:
-        self._visits += 1
-        if is_sb3(self.model):
-            self.model.replay_buffer.reset()
-        else:  # under a name that nothing was kept of
-            described(self.model).replay.begin_task(f"visit {self._visits}")
+        if not (watch and watch.done):
+            self._visits += 1
+            if is_sb3(self.model):
+                self.model.replay_buffer.reset()
+            else:  # under a name that nothing was kept of
+                described(self.model).replay.begin_task(f"visit {self._visits}")
         super().train(task, env, steps, watch)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "visits": self._visits}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], envs: Envs, task: str) -> None:
+        super().load_state_dict(state_dict, envs, task)
+        self._visits = int(state_dict["visits"])
 
 
 class _RehearsingLearned(_OneLearned):
@@ -286,18 +362,28 @@ class _RehearsingLearned(_OneLearned):
             )
 
     def train(self, task: str, env: Any, steps: int, watch: Watch | None = None) -> None:
+        begins = not (watch and watch.done)
         if not is_sb3(self.model):
-            self.model.replay.begin_task(task)
+            if begins:
+                self.model.replay.begin_task(task)
             super().train(task, env, steps, watch)
             self.model.replay.end_task()
             return
         buffer = self.model.replay_buffer
         if self._kept:
-            buffer.reset()
+            if begins:
+                buffer.reset()
             _mix(buffer, self._kept)
         super().train(task, env, steps, watch)
         vars(buffer).pop("sample", None)
-        self._kept.append(_filled(buffer))
+        self._kept.append(_like(buffer, _buffer_state(buffer)))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "kept": [_buffer_state(buffer) for buffer in self._kept]}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], envs: Envs, task: str) -> None:
+        super().load_state_dict(state_dict, envs, task)
+        self._kept = [_like(self.model.replay_buffer, kept) for kept in state_dict["kept"]]
 
 
 def _rehearsal_like(replay: Any) -> RehearsalReplay:
@@ -308,19 +394,18 @@ def _rehearsal_like(replay: Any) -> RehearsalReplay:
     return RehearsalReplay(replay.capacity, **options)
 
 
-def _filled(buffer: Any) -> Any:
-    """A copy of a Stable-Baselines3 buffer without the rows that nothing was written to."""
-    if buffer.full:
-        return copy.deepcopy(buffer)
-    kept, rows = copy.copy(buffer), buffer.pos + 1
+def _buffer_state(buffer: Any) -> dict[str, Any]:
+    from owlrl.adapters.sb3.whole import buffer_state
 
-    def cut(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: cut(part) for key, part in value.items()}
-        whole = isinstance(value, np.ndarray) and value.ndim and len(value) == buffer.buffer_size
-        return value[:rows].copy() if whole else value
+    return buffer_state(buffer)
 
-    vars(kept).update({name: cut(value) for name, value in vars(buffer).items()})
+
+def _like(buffer: Any, state: Mapping[str, Any]) -> Any:
+    """Another Stable-Baselines3 buffer of the same kind, which holds the rows of ``state`` and no more."""
+    from owlrl.adapters.sb3.whole import load_buffer_state
+
+    kept = copy.copy(buffer)
+    load_buffer_state(kept, state, cut=True)
     return kept
 
 
@@ -368,6 +453,14 @@ class _AloneLearned(Learned):
         self._scores.pop(task, None)
         train_model(self.model, env, steps, watch=watch)
 
+    def state_dict(self) -> dict[str, Any]:
+        return {task: model_state(model) for task, model in self._models.items()}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], envs: Envs, task: str) -> None:
+        for name, state in state_dict.items():
+            self._models[name] = _OneLearned(self._make(envs.fresh(name), self._seed)).model
+            load_model_state(self._models[name], state, envs[name])
+
     def policy(self, task: str | None, seed: int) -> EpisodePolicy | None:
         return greedy_policy(self._models[task]) if task in self._models else None
 
@@ -395,6 +488,12 @@ class _RandomLearned(Learned):
 
     def train(self, task: str, env: Any, steps: int, watch: Watch | None = None) -> None:
         """There is nothing to train."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], envs: Envs, task: str) -> None:
+        """There is nothing to put back."""
 
     def score(self, env: Any, task: str, *, mode: str, episodes: int, seed: int) -> Score | None:
         if (task, mode) not in self._scores:

@@ -12,7 +12,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from owlrl.errors import OwlValueError, int_problem
+from owlrl._arguments import Arguments
+from owlrl.errors import OwlValueError
 
 __all__ = [
     "Interval",
@@ -263,8 +264,9 @@ def stratified_bootstrap(
         raise OwlValueError(f"stratified_bootstrap: scores have shape {table.shape}; expected (seeds, tasks)")
     if not 0 < level < 1:
         raise OwlValueError(f"stratified_bootstrap: level is {level!r}; expected a number between 0 and 1")
-    if problem := int_problem("resamples", resamples):
-        raise OwlValueError(f"stratified_bootstrap: {problem}")
+    arguments = Arguments("stratified_bootstrap")
+    resamples = arguments.integer("resamples", resamples)
+    arguments.check()
     seeds, tasks = table.shape
     drawn = np.random.default_rng(seed).integers(seeds, size=(resamples, seeds, tasks))
     resampled = table[drawn, np.arange(tasks)]

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from owlrl.acting.episodes import EpisodePolicy
-from owlrl.errors import OwlTypeError
+from owlrl.errors import OwlStateError, OwlTypeError
 from owlrl.learners import DQN, SAC
 
 __all__ = [
@@ -21,15 +21,41 @@ __all__ = [
     "described",
     "greedy_policy",
     "is_sb3",
+    "load_model_state",
     "make_env",
+    "model_state",
     "random_policy",
     "seed_env",
     "share_statistics",
     "train_model",
 ]
 
-Watch = Callable[[int], None]
 SB3 = ("stable_baselines3", "sb3_contrib")
+
+
+class Watch:
+    """What `compare` hands to a training: it looks on, keeps the work, and says how much of it is done.
+
+    Hand it on to `train_model`. A method that prepares something before a task does so if nothing of the
+    visit is done yet.
+
+    Attributes:
+        done: steps of this visit that were made before, in a process that was stopped; 0 at its beginning.
+        goal: when the steps of this visit so far reach it, the visit is over; None until that is known.
+
+    >>> from owlrl.experiments import Watch
+    >>> Watch().done
+    0
+    """
+
+    done: int = 0
+    goal: int | None = None
+
+    def __call__(self, seen: int) -> None:
+        """Called after each step of the environment with the visit's steps so far."""
+
+    def border(self) -> None:
+        """Called where the model can be written down and gone on with exactly."""
 
 
 def is_sb3(thing: Any) -> bool:
@@ -114,8 +140,8 @@ def train_model(
     Args:
         model: what ``make_model`` gave.
         env: to train in; None keeps the model's own.
-        steps: over all copies of the environment.
-        watch: called with the steps so far, after each step; not for objects with ``train``.
+        steps: over all copies of the environment; ``watch.done`` of them have been made before.
+        watch: looks on; an object with ``train`` is not looked at while it trains.
         restart: the model explores and warms up as at the beginning, where it has a schedule for that.
 
     >>> import gymnasium
@@ -127,21 +153,15 @@ def train_model(
     >>> model.epsilon.seen
     100
     """
+    watch = Watch() if watch is None else watch
+    env = None if watch.done else env  # it was given to the model when the model was put back
     if is_sb3(model):
-        if env is not None:
-            model.set_env(env)
-        callback = None if watch is None else _sb3_callback(model, watch)
-        model.learn(steps, callback=callback, reset_num_timesteps=restart)
+        _train_sb3(model, env, steps, watch, restart=restart)
     elif isinstance(model, DQN | SAC):
-        if restart and isinstance(model, DQN):
-            model.epsilon.load_state_dict({"seen": 0})
-        tell = None if watch is None else (lambda _, seen: watch(seen))
-        model.learn(steps, env=env, callback=tell)
+        _train_own(model, env, steps, watch, restart=restart)
     elif callable(getattr(model, "train", None)) and hasattr(model, "learner"):
-        if env is not None and hasattr(model, "set_env"):
-            model.set_env(env)
-        elif env is not None:
-            model.env = env
+        if env is not None:
+            _set_env(model, env)
         model.train(steps)
     else:
         raise OwlTypeError(
@@ -150,16 +170,92 @@ def train_model(
         )
 
 
-def _sb3_callback(model: Any, watch: Watch) -> Callable[[Any, Any], bool]:
-    begun: list[int] = []
+def _train_sb3(model: Any, env: Any, steps: int, watch: Watch, *, restart: bool) -> None:
+    from owlrl.adapters.sb3.whole import at_border
 
-    def callback(local: Any, scope: Any) -> bool:
-        if not begun:
-            begun.append(int(model.num_timesteps) - int(model.n_envs))
-        watch(int(model.num_timesteps) - begun[0])
+    if env is not None:
+        model.set_env(env)
+    done, begun = watch.done, 0 if restart and not watch.done else int(model.num_timesteps)
+
+    def look(local: Any, scope: Any) -> bool:
+        watch(done + int(model.num_timesteps) - begun)
         return True
 
-    return callback
+    remove = at_border(model, watch.border)
+    try:
+        model.learn(steps - done, callback=look, reset_num_timesteps=restart and not done)
+    finally:
+        remove()
+
+
+def _train_own(model: DQN | SAC, env: Any, steps: int, watch: Watch, *, restart: bool) -> None:
+    done = watch.done
+    if restart and not done and isinstance(model, DQN):
+        model.epsilon.load_state_dict({"seen": 0})
+    if env is not None:
+        model.set_env(env)
+    if watch.goal is None:  # environments step together: what was made too much before counts for this visit
+        watch.goal = steps - model.loop_state()["ahead"]
+    goal = watch.goal
+
+    def look(agent: DQN | SAC, seen: int) -> None:
+        watch(done + seen)
+        if done + seen < goal:
+            watch.border()
+
+    model.learn(goal - done if done else steps, callback=look)
+
+
+def _set_env(model: Any, env: Any) -> None:
+    if hasattr(model, "set_env"):
+        model.set_env(env)
+    else:
+        model.env = env
+
+
+def model_state(model: Any) -> dict[str, Any]:
+    """All that another process needs to go on with a model, as plain data, but its environment.
+
+    >>> import gymnasium
+    >>> from owlrl.experiments.models import load_model_state, model_state
+    >>> from owlrl.learners import DQN
+    >>> env = gymnasium.make("CartPole-v1")
+    >>> one, other = DQN(env, seed=0), DQN(env, seed=1)
+    >>> one.learn(10)
+    >>> load_model_state(other, model_state(one), env)
+    >>> other.epsilon.seen
+    10
+    """
+    if is_sb3(model):
+        from owlrl.adapters.sb3 import whole
+
+        return whole.model_state(model)
+    if all(callable(getattr(model, name, None)) for name in ("state_dict", "load_state_dict")):
+        state: dict[str, Any] = model.state_dict()
+        return state
+    raise OwlStateError(
+        f"the model, a {type(model).__name__}, has no state_dict() and load_state_dict(state); with them it "
+        "could go on after the last task"
+    )
+
+
+def load_model_state(model: Any, state: Mapping[str, Any], env: Any) -> None:
+    """Go on from what `model_state` gave, in ``env``, which was put back as well.
+
+    >>> import gymnasium
+    >>> from owlrl.experiments import load_model_state, model_state
+    >>> from owlrl.learners import DQN
+    >>> model = DQN(gymnasium.make("CartPole-v1"))
+    >>> load_model_state(model, model_state(model), model.env)
+    """
+    if is_sb3(model):
+        from owlrl.adapters.sb3 import whole
+
+        model.set_env(whole.put_back(model, env))
+        whole.load_model_state(model, state)
+        return
+    _set_env(model, env)
+    model.load_state_dict(state)
 
 
 def described(model: Any) -> Any:

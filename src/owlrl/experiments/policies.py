@@ -15,7 +15,7 @@ from owlrl.selection import RestlessSelector
 __all__ = ["LEAST_TRIED", "ORACLE", "SELECTORS", "PolicyName", "default_policies", "parse_policy"]
 
 ORACLE = "oracle"  # the task is given; with one head there is nothing to choose
-LEAST_TRIED = "+least-tried"  # at the end of a name: with `owlrl.acting.least_tried.LeastTried` around it
+LEAST_TRIED = "+least-tried"  # at the end of a name: with `LeastTried` around it
 
 SELECTORS: dict[str, Callable[[int], HeadSelector]] = {
     "hedge": lambda seed: ExpWeightsSelector(seed=seed),

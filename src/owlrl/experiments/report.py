@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 
 import owlrl
+from owlrl._arguments import Arguments
 from owlrl.checkpoint import write_atomically
-from owlrl.errors import OwlError, OwlValueError, int_problem, raise_problems
+from owlrl.errors import OwlError, OwlValueError
 from owlrl.experiments import _html
 from owlrl.experiments._optional import optional
 from owlrl.experiments.config import Run
@@ -66,7 +67,9 @@ def write_report(
     >>> ">1.00</td>" in write_report(directory).read_text(encoding="utf-8")
     True
     """
-    raise_problems("write_report", filter(None, [int_problem("episodes", episodes, least=0)]))
+    arguments = Arguments("write_report")
+    episodes = arguments.integer("episodes", episodes, least=0)
+    arguments.check()
     for module in ("matplotlib.figure", "PIL.Image"):  # before anything takes time
         optional(module, extra="plots", what="a report")
     source = Path(directory)

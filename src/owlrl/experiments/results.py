@@ -7,7 +7,8 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Iterator, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -18,10 +19,21 @@ from owlrl.checkpoint import write_atomically
 from owlrl.errors import OwlError, OwlValueError
 from owlrl.experiments.config import Run
 
-__all__ = ["Result", "environment", "is_done", "load_results", "read_result", "result_path", "write_result"]
+__all__ = [
+    "TIMES",
+    "Result",
+    "environment",
+    "is_done",
+    "load_results",
+    "read_result",
+    "result_path",
+    "without_times",
+    "write_result",
+]
 
 Row = dict[str, Any]
 FORMAT = "owlrl-result-1"
+TIMES = ("started", "seconds", "learn_seconds", "cpu_seconds")  # in rows and info: all else is repeatable
 
 
 @dataclass(frozen=True)
@@ -59,6 +71,16 @@ class Result:
         return found
 
 
+def without_times(row: Mapping[str, Any]) -> Row:
+    """A row, or the info of a result, without what the clock says: all else is the same in every repetition.
+
+    >>> from owlrl.experiments.results import without_times
+    >>> without_times({"kind": "training", "updates": 9, "seconds": 1.5})
+    {'kind': 'training', 'updates': 9}
+    """
+    return {name: value for name, value in row.items() if name not in TIMES}
+
+
 def result_path(directory: str | os.PathLike[str], run: Run) -> Path:
     """Where the result of a run belongs.
 
@@ -67,6 +89,17 @@ def result_path(directory: str | os.PathLike[str], run: Run) -> Path:
     True
     """
     return Path(directory) / f"{run.id}.jsonl"
+
+
+def part_path(directory: str | os.PathLike[str], run: Run) -> Path:
+    """Where a run is kept while it is under way.
+
+    >>> from owlrl.experiments import Run
+    >>> from owlrl.experiments.results import part_path
+    >>> part_path("runs", Run("SC2")).suffix
+    '.part'
+    """
+    return Path(directory) / f"{run.id}.part"
 
 
 def make_directory(directory: str | os.PathLike[str]) -> None:
@@ -80,8 +113,14 @@ def make_directory(directory: str | os.PathLike[str]) -> None:
     """
     try:
         Path(directory).mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory):
+            pass
     except (FileExistsError, NotADirectoryError) as error:
         raise OwlValueError(f"output is {directory}, which is a file; expected a directory") from error
+    except OSError as error:
+        raise OwlValueError(
+            f"output is {directory}, where nothing can be written ({error.strerror}); expected another"
+        ) from error
 
 
 def write_result(directory: str | os.PathLike[str], result: Result) -> Path:

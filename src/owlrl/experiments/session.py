@@ -22,13 +22,14 @@ from owlrl import (
     SharedReplay,
     TaskScopedReplay,
 )
-from owlrl.acting.least_tried import LeastTried
-from owlrl.checkpoint import load_state, save_state
+from owlrl.checkpoint import load_state, save_state, set_rng_state
 from owlrl.envs import Table, TabulatedVectorEnv
+from owlrl.envs.vector import ArrayVectorEnv
 from owlrl.errors import OwlStateError, OwlValueError
 from owlrl.experiments.config import Run
 from owlrl.experiments.episodes import Lanes, greedy_success
 from owlrl.experiments.evidence import EvidenceSet, make_evidence
+from owlrl.experiments.least_tried import LeastTried
 from owlrl.experiments.policies import ORACLE, SELECTORS, parse_policy
 from owlrl.experiments.recipes import Recipe
 from owlrl.experiments.tasks import resolve_unseen, table_of, tables_of
@@ -64,12 +65,11 @@ class Session:
         learner: the agent as `OwlWrapper` sees it.
         evidence: all evidence that the run's policies need.
         heads: the head of each task that was learned.
-        spent: seconds and seconds of a busy core that training took before it was interrupted.
 
     >>> from owlrl.experiments import Run, Session
     >>> session = Session(Run("Crossroads-2", policies=("oracle",)))
     >>> with session.task("crossroads-0") as head:
-    ...     session.agent.learn(200, env=session.env("crossroads-0"))
+    ...     session.agent.learn(200)
     >>> head, session.heads
     (0, {'crossroads-0': 0})
     """
@@ -84,7 +84,8 @@ class Session:
         self._first_loop = self.learner.per_task["loop"].state_dict()
         self.evidence = make_evidence({parse_policy(name).evidence for name in run.acting}, seed=run.seed)
         self.heads: dict[str, int] = {}
-        self.spent = {"seconds": 0.0, "cpu": 0.0}
+        self._open: str | None = None  # the task whose visit has begun and not been ended
+        self._unfinished: dict[str, Any] | None = None  # where the learner stood in it, when it was loaded
         self._visits: dict[str, int] = {}
         self._exploration: dict[str, dict[str, Any]] = {}
         self._owl = _wrap(run, self.learner, self.evidence) if run.recipe.heads else None
@@ -102,17 +103,27 @@ class Session:
         return TabulatedVectorEnv(self.tables[task], self.run.num_envs, count_bonus=bonus)
 
     @contextmanager
-    def task(self, name: str) -> Iterator[int]:
-        """Learn a task inside the block; gives the head that is trained."""
+    def task(self, name: str, env: ArrayVectorEnv | None = None) -> Iterator[int]:
+        """Learn a task inside the block; gives the head that is trained.
+
+        Args:
+            name: of the task.
+            env: to train in, by default a new one. A visit that was loaded goes on: with the environment
+                put back as it was, in the middle of its episodes.
+        """
+        env = env or self.env(name)
+        goes_on, self._open = self._unfinished is not None, name
         if self._owl is None:
-            with self._one_head(name):
+            with self._one_head(name, env):
                 yield 0
             self.heads[name] = 0
         else:
-            with self._owl.task(name) as record:
-                self._restart_exploration(name)
+            with self._owl.task(name, env=env) as record:
+                self._restart_exploration(name, goes_on=goes_on)
+                self._unfinished = None
                 yield record.head
             self.heads[name] = record.head
+        self._open = None
         self._visits[name] = self._visits.get(name, 0) + 1
 
     def policy(self, name: str, truth: Sequence[str]) -> AdaptivePolicy | LeastTried:
@@ -163,7 +174,7 @@ class Session:
         return session
 
     def state_dict(self) -> dict[str, Any]:
-        """All that it takes to go on learning with the next task, bit for bit."""
+        """All that it takes to go on learning, bit for bit; inside a task all but its environment."""
         alone = {"replay": self.agent.replay}  # of a learner that is not wrapped
         return {
             "learner": wrapper_state(self.learner, {}, alone)
@@ -172,37 +183,46 @@ class Session:
             "heads": dict(self.heads),
             "visits": dict(self._visits),
             "exploration": dict(self._exploration),
+            "open": self._open,
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:
         """Go on from what ``state_dict`` gave; for a session that is new."""
+        learner = state_dict["learner"]
         if self._owl is None:
-            restore_wrapper(self.learner, state_dict["learner"], {"replay": self.agent.replay})
+            restore_wrapper(self.learner, learner, {"replay": self.agent.replay})
+            set_rng_state(learner["rng"])
         else:
-            self._owl.load_state_dict(state_dict["learner"])
+            self._owl.load_state_dict(learner)
+        self._unfinished = None if state_dict["open"] is None else learner["per_task"]
         self.heads = dict(state_dict["heads"])
         self._visits = dict(state_dict["visits"])
         self._exploration = dict(state_dict["exploration"])
 
     @contextmanager
-    def _one_head(self, name: str) -> Iterator[None]:
+    def _one_head(self, name: str, env: ArrayVectorEnv) -> Iterator[None]:
         """What the wrapper does for exploration and replay, for a learner that keeps its one head."""
-        epsilon, replay = self.agent.epsilon, self.agent.replay
-        replay.begin_task(name)
-        epsilon.load_state_dict(self._exploration.get(name, {"seen": 0}))
-        self.learner.per_task["loop"].load_state_dict(self._first_loop)
+        epsilon, replay, loop = self.agent.epsilon, self.agent.replay, self.learner.per_task["loop"]
+        self.agent.set_env(env)
+        if self._unfinished is None:
+            replay.begin_task(name)
+            epsilon.load_state_dict(self._exploration.get(name, {"seen": 0}))
+            loop.load_state_dict(self._first_loop)
+        else:  # all else was loaded; the loop needs its environment
+            loop.load_state_dict(self._unfinished["loop"]["state"])
+            self._unfinished = None
         yield
         self.agent.hand_over()
         self._exploration[name] = epsilon.state_dict()
         replay.end_task()
 
-    def _restart_exploration(self, name: str) -> None:
+    def _restart_exploration(self, name: str, *, goes_on: bool) -> None:
         rate = self.run.recipe.epsilon_restart
         again = rate is not None and self._visits.get(name, 0) > 0
         self.agent.epsilon.frames = self.run.config.epsilon_frames
         if again:
             assert rate is not None
-            self.agent.epsilon.seen = 0
+            self.agent.epsilon.seen = self.agent.epsilon.seen if goes_on else 0
             self.agent.epsilon.frames = max(1, round(self.run.config.epsilon_frames / rate))
 
     def _head_of_batch(self, batch: Any) -> int | None:
@@ -254,6 +274,7 @@ def _make_agent(run: Run, tables: Sequence[Table]) -> DQN:
             replay=_make_replay(run.recipe, run.config, env, run.seed, len(tables)),
             seed=run.seed,
             device="cpu",
+            compile=run.compile,
         )
         if run.recipe.head is not None:  # not DQN(head=...), which would begin with other weights than so far
             agent.q = MultiHeadQ(trunk, features, agent.num_actions, head=run.recipe.head)

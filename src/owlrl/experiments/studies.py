@@ -12,6 +12,7 @@ from owlrl._arguments import Arguments
 from owlrl.errors import OwlValueError
 from owlrl.experiments.config import Run
 from owlrl.experiments.fanout import Attempt, Backend, run_all
+from owlrl.experiments.keeping import SAVE_EVERY
 from owlrl.experiments.recipes import METHODS
 from owlrl.experiments.results import Result, load_results, read_result, result_path
 from owlrl.experiments.tables import markdown_tables
@@ -206,6 +207,7 @@ def reproduce(
     backend: Backend = "loky",
     scheduler: str | None = None,
     progress: bool = True,
+    save_every: float = SAVE_EVERY,
 ) -> tuple[str, list[Attempt]]:
     """Do what a study still lacks and return its tables, and what was attempted now.
 
@@ -219,5 +221,6 @@ def reproduce(
     own = {result_path(directory, run) for run in runs}
     for path in set(Path(directory).glob("*.jsonl")) - own:  # damaged files of these runs are run again
         read_result(path)  # what is no result is refused now, not after hours
-    attempts = run_all(runs, directory, jobs=jobs, backend=backend, scheduler=scheduler, progress=progress)
+    where: dict[str, Any] = {"jobs": jobs, "backend": backend, "scheduler": scheduler}
+    attempts = run_all(runs, directory, progress=progress, save_every=save_every, **where)
     return study_table(runs, load_results(directory)), attempts

@@ -5,76 +5,26 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
-from owlrl.checkpoint import load_state, save_state
-from owlrl.errors import OwlValueError
 from owlrl.experiments.config import Run
 from owlrl.experiments.control import ControlSession
 from owlrl.experiments.evaluation import AnySession, evaluate, evaluate_in_a_row
+from owlrl.experiments.keeping import SAVE_EVERY, Keeper
 from owlrl.experiments.policies import ORACLE
 from owlrl.experiments.results import Result, environment
 from owlrl.experiments.session import Session
 from owlrl.learners import DQN, SAC
 
-__all__ = ["Curve", "Resume", "evaluate_session", "kept_generators", "repeatable", "run_experiment", "train"]
+__all__ = ["Course", "evaluate_session", "kept_generators", "repeatable", "run_experiment", "train"]
 
 Row = dict[str, Any]
-
-
-class Resume:
-    """Keeps a session and the rows of training so far, task after task; without a path it keeps nothing.
-
-    Args:
-        path: of the file; None for none.
-
-    >>> import tempfile
-    >>> from pathlib import Path
-    >>> from owlrl.experiments import Run, Session
-    >>> from owlrl.experiments.training import Resume
-    >>> path, run = Path(tempfile.mkdtemp()) / "run.part", Run("Crossroads-2", policies=("oracle",))
-    >>> Resume(path).save(Session(run), {"finished": 1})
-    >>> Resume(path).load(Session(run))
-    {'finished': 1}
-    """
-
-    def __init__(self, path: str | os.PathLike[str] | None) -> None:
-        self.path = None if path is None else Path(path)
-        self._begun = time.time(), time.process_time()
-
-    def load(self, session: Session | ControlSession) -> dict[str, Any]:
-        """Put the session where it was and return what was kept beside it; nothing if there is no file."""
-        if self.path is None or not self.path.is_file():
-            return {}
-        try:
-            state = load_state(self.path)
-        except OwlValueError as error:
-            raise OwlValueError(f"Resume: {error}; remove it to start from scratch") from error
-        if not isinstance(state, dict) or state.get("run") != session.run.to_json():
-            raise OwlValueError(f"Resume: {self.path} is of another run; remove it to start from scratch")
-        session.load_state_dict(state["session"])
-        session.spent = state["spent"]
-        torch.set_rng_state(state["session"]["learner"]["rng"]["torch"])
-        kept: dict[str, Any] = state["kept"]
-        return kept
-
-    def save(self, session: Session | ControlSession, kept: dict[str, Any]) -> None:
-        """Write down where the session is, atomically, and ``kept`` beside it."""
-        if self.path is None:
-            return
-        wall, cpu = self._begun
-        spent = {
-            "seconds": session.spent["seconds"] + time.time() - wall,
-            "cpu": session.spent["cpu"] + time.process_time() - cpu,
-        }
-        state = {"run": session.run.to_json(), "session": session.state_dict(), "spent": spent}
-        save_state(self.path, {**state, "kept": kept})
 
 
 FOLLOWED = ("hedge+model", "released+td-raw")  # how these two do is looked at after each task as well
@@ -83,81 +33,139 @@ TRACED = ("hedge+model", "hedge+td", "hedge+reward")  # of these one episode per
 CONTROL_TRACED = (ORACLE, "hedge+reward", "hedge+nll", "paper+nll-raw", "paper+td-squared")
 
 
-class Curve:
-    """How well the tasks seen so far are solved with the task given, every so many frames.
+class Course:
+    """A run under way: its session, its rows and where it stands. It can be killed at any moment and gone on.
 
-    Asked is the network that the agent would hand over if its training ended now; for continuous actions
-    the score is a mean return. Rows have kind "score": ``step`` (frames of all tasks so far), ``task``,
-    ``policy``, ``score``, ``training`` (the task in training).
+    Rows of kind "training" say: ``round``, ``task``, ``start`` and ``end`` (steps), ``updates``,
+    ``learn_seconds`` and ``seconds``, which has what comes at a task's end in it as well. Rows of kind
+    "score" say how well a task is solved, with the task given every ``run.eval_every`` frames:
+    ``step`` (frames of all tasks so far), ``task``, ``policy``, ``score``, ``training`` (the task in
+    training). Asked is the network that the agent would hand over if its training ended now; for continuous
+    actions the score is a mean return.
 
-    >>> from owlrl.experiments import Run, Session
-    >>> from owlrl.experiments.training import Curve
-    >>> session = Session(Run("Crossroads-2"))
-    >>> curve = Curve(session, every=100)
-    >>> curve.record({"crossroads-0": 0}, training="crossroads-0")
-    >>> curve.rows[0]["step"], curve.rows[0]["score"]
-    (0, 0.0)
+    Args:
+        run: what to do.
+        keeper: what keeps the course between processes.
+
+    >>> from owlrl.experiments import Run
+    >>> from owlrl.experiments.keeping import Keeper
+    >>> from owlrl.experiments.training import Course
+    >>> run = Run("Crossroads-2", frames=300, policies=("oracle",))
+    >>> course = Course(run, Keeper(None, run.to_json()))
+    >>> course.train()
+    >>> course.step, course.session.heads
+    (600, {'crossroads-0': 0, 'crossroads-1': 1})
     """
 
-    def __init__(self, session: AnySession, *, every: int) -> None:
-        self.session = session
-        self.every = every
+    def __init__(self, run: Run, keeper: Keeper) -> None:
+        self.run, self.keeper = run, keeper
+        self.session = ControlSession(run) if run.control else Session(run)
         self.step = 0  # frames of all tasks so far
-        self.rows: list[Row] = []
+        self.rows: list[Row] = []  # of training and of what is looked at after each task
+        self.curve: list[Row] = []  # of scores during it
+        self.found: list[Row] = []  # by the evaluation in the end
+        self.evaluated = 0  # how many parts of it are done
+        self.trained: float | None = None  # seconds that training took
+        self._visit: dict[str, Any] | None = None  # that was interrupted
+        kept = keeper.load()
+        if kept is not None:
+            self.session.load_state_dict(kept["session"])
+            self._visit, self.step, self.evaluated = kept["visit"], kept["step"], kept["evaluated"]
+            self.rows, self.curve, self.found = kept["rows"], kept["curve"], kept["found"]
+            self.trained = kept["trained"]
 
-    def record(self, heads: dict[str, int], *, training: str) -> None:
-        """Ask every task of ``heads``."""
+    def train(self, *, progress: bool = False) -> None:
+        """Learn all tasks that are not learned yet."""
+        run, session = self.run, self.session
+        finished = len([row for row in self.rows if row["kind"] == "training"])
+        followed = [name for name in (CONTROL_FOLLOWED if run.control else FOLLOWED) if name in run.acting]
+        visits = [(number, task) for number in range(run.rounds) for task in session.tasks]
+        for number, task in visits[finished:]:
+            self.rows.append(self._learn(number, task, progress=progress))
+            self._record(session.heads, training=task)
+            seen = {name: session.tasks[name] for name in session.heads}
+            for row in evaluate(session, seen, followed, episodes=run.episodes):
+                self.rows.append(_score(self.step, row["task"], row["policy"], row[run.measure], task))
+            self.keeper.save(self._state())
+        if self.trained is None:
+            self.trained = self.keeper.spent["seconds"]
+
+    def evaluate(self) -> None:
+        """Do what is left of the evaluation."""
+        for part in _evaluations(self.session)[self.evaluated :]:
+            self.found += part()
+            self.evaluated += 1
+            self.keeper.tick(self._state)
+
+    def _learn(self, number: int, task: str, *, progress: bool) -> Row:
+        """One visit of a task, from its beginning or from where it was interrupted."""
+        run, session, agent = self.run, self.session, self.session.agent
+        frames, env = run.frames_of(task), session.env(task)
+        visit, self._visit = self._visit, None
+        if visit is not None:
+            env.load_state_dict(visit["env"])
+        begun = time.perf_counter() - (0.0 if visit is None else visit["seconds"])
+        with session.task(task, env) as head:
+            now = visit or self._begin(frames)
+            done, goal, start = now["seen"], now["goal"], now["start"]
+
+            def look(agent: DQN | SAC, seen: int) -> None:
+                now["seen"] = done + seen
+                if now["after"] <= now["seen"] < frames:
+                    self.step, now["after"] = start + now["seen"], now["after"] + run.eval_every
+                    self._record({**session.heads, task: head}, training=task)
+                if now["seen"] < goal:
+                    self.keeper.tick(state)
+
+            def state() -> dict[str, Any]:
+                spent = time.perf_counter() - begun
+                return self._state({**now, "seconds": spent, "env": env.state_dict()})
+
+            left = goal - done if done else frames
+            agent.learn(left, callback=look, progress_bar=progress)
+            learned = time.perf_counter()
+        self.step = start + frames
+        return {
+            "kind": "training",
+            "round": number,
+            "task": task,
+            "start": start,
+            "end": self.step,
+            "updates": agent.updates - now["updates"],
+            "learn_seconds": learned - begun,
+            "seconds": time.perf_counter() - begun,
+        }
+
+    def _begin(self, frames: int) -> dict[str, Any]:
+        """Where a visit stands that begins; inside the task's block."""
+        agent = self.session.agent
+        # environments step together: what the last visit made too much counts for this one
+        goal = frames - agent.loop_state()["ahead"]
+        after, updates = self.run.eval_every, agent.updates
+        return {"seen": 0, "goal": goal, "after": after, "start": self.step, "updates": updates}
+
+    def _record(self, heads: dict[str, int], *, training: str) -> None:
         for task, head in heads.items():
             score = self.session.score(task, head)
-            self.rows.append(_score(self.step, task, ORACLE, score, training))
+            self.curve.append(_score(self.step, task, ORACLE, score, training))
 
-    @contextmanager
-    def watch(self, task: str, head: int, frames: int) -> Iterator[Any]:
-        """Gives the agent's callback for the training of ``task``; afterwards its frames are counted."""
-        start, after = self.step, self.every
-
-        def callback(agent: DQN | SAC, seen: int) -> None:
-            nonlocal after
-            if after <= seen < frames:
-                self.step, after = start + seen, after + self.every
-                self.record({**self.session.heads, task: head}, training=task)
-
-        yield callback
-        self.step = start + frames
+    def _state(self, visit: dict[str, Any] | None = None) -> dict[str, Any]:
+        names = ("step", "rows", "curve", "found", "evaluated", "trained")
+        kept = {name: getattr(self, name) for name in names}
+        return {"session": self.session.state_dict(), "visit": visit, **kept}
 
 
-def train(
-    run: Run, *, progress: bool = False, resume: str | os.PathLike[str] | None = None
-) -> tuple[AnySession, list[Row]]:
-    """Learn all tasks of a run; the session, and rows of kind "training" and "score".
-
-    With a file to ``resume`` from, training is written there after each task, and goes on from there.
-
-    A training row says: ``round``, ``task``, ``start`` and ``end`` (steps), ``updates``, ``learn_seconds``
-    and ``seconds``, which has what comes at a task's end in it as well.
+def train(run: Run, *, progress: bool = False) -> tuple[AnySession, list[Row]]:
+    """Learn all tasks of a run; the session, and rows of kind "training" and "score" (see ``Course``).
 
     >>> from owlrl.experiments import Run, train
     >>> session, rows = train(Run("Crossroads-2", frames=300, policies=("oracle",)))
     >>> [row["end"] for row in rows if row["kind"] == "training"]
     [300, 600]
     """
-    session = ControlSession(run) if run.control else Session(run)
-    curve = Curve(session, every=run.eval_every)
-    rows: list[Row] = []
-    kept = Resume(resume)
-    if told := kept.load(session):
-        rows, curve.rows, curve.step = told["rows"], told["curve"], told["step"]
-    finished = len([row for row in rows if row["kind"] == "training"])
-    followed = [name for name in (CONTROL_FOLLOWED if run.control else FOLLOWED) if name in run.acting]
-    visits = [(number, task) for number in range(run.rounds) for task in session.tasks]
-    for number, task in visits[finished:]:
-        rows.append(_train_task(session, curve, number, task, progress=progress))
-        curve.record(session.heads, training=task)
-        seen = {name: session.tasks[name] for name in session.heads}
-        for row in evaluate(session, seen, followed, episodes=run.episodes):
-            rows.append(_score(curve.step, row["task"], row["policy"], row[run.measure], task))
-        kept.save(session, {"rows": rows, "curve": curve.rows, "step": curve.step})
-    return session, rows + curve.rows
+    course = Course(run, Keeper(None, run.to_json()))
+    course.train(progress=progress)
+    return course.session, course.rows + course.curve
 
 
 def evaluate_session(session: AnySession) -> list[Row]:
@@ -168,17 +176,30 @@ def evaluate_session(session: AnySession) -> list[Row]:
     >>> [(row["policy"], row["task"]) for row in evaluate_session(session)][-1]
     ('random', 'crossroads-1')
     """
+    return [row for part in _evaluations(session) for row in part()]
+
+
+def _evaluations(session: AnySession) -> list[Callable[[], list[Row]]]:
+    """The parts of the evaluation, one per policy and set of tasks."""
     run, traced = session.run, CONTROL_TRACED if session.run.control else TRACED
-    rows = evaluate(session, session.tasks, run.acting, episodes=run.episodes, traces=traced)
-    if run.consecutive and isinstance(session, Session):
-        found = evaluate_in_a_row(
-            session, session.tables, run.acting, consecutive=run.consecutive, episodes=run.episodes
-        )
-        rows += found
-    if isinstance(session, Session):
-        for text in run.unseen:
-            rows += evaluate(session, session.unseen(text), run.acting, episodes=run.episodes, label=text)
-    return rows
+    parts: list[Callable[[], list[Row]]] = [
+        partial(evaluate, session, session.tasks, [name], episodes=run.episodes, traces=traced)
+        for name in run.acting
+    ]
+    if isinstance(session, ControlSession):
+        return parts
+    if run.consecutive:
+        chosen: dict[str, Any] = {"consecutive": run.consecutive, "episodes": run.episodes}
+        parts += [
+            partial(evaluate_in_a_row, session, session.tables, [name], **chosen) for name in run.acting
+        ]
+    for text in run.unseen:
+        tables = session.unseen(text)
+        parts += [
+            partial(evaluate, session, tables, [name], episodes=run.episodes, label=text)
+            for name in run.acting
+        ]
+    return parts
 
 
 def run_experiment(
@@ -187,31 +208,39 @@ def run_experiment(
     checkpoint: str | os.PathLike[str] | None = None,
     progress: bool = False,
     resume: str | os.PathLike[str] | None = None,
+    save_every: float = SAVE_EVERY,
 ) -> Result:
-    """Train and evaluate; everything is decided by ``run``, on one thread.
+    """Train and evaluate; everything but the times is decided by ``run``, on one thread.
 
     Args:
         run: what to do.
         checkpoint: where to write what was trained, for `Session.load`.
         progress: show a bar for each task (needs tqdm).
-        resume: a file that training is written to after each task: stopped, the same call goes on with the
-            next one, to the same numbers. It can be removed when the result is kept.
+        resume: a file in which the work is kept while it is under way. Stopped or killed at any moment, the
+            same call goes on from there, also in the middle of a task, to the same result and the same
+            checkpoint, bit for bit (``owlrl.experiments.results.TIMES`` names what differs). It can be
+            removed when the result is kept.
+        save_every: seconds of work that a kill may cost.
 
     >>> from owlrl.experiments import Run, run_experiment
     >>> result = run_experiment(Run("Crossroads-2", frames=300, policies=("oracle",)))
     >>> len(result.select("evaluation", policy="oracle"))
     2
     """
-    begun, worked = time.time(), time.process_time()
+    started, keeper = time.time(), Keeper(resume, run.to_json(), seconds=save_every)
     with repeatable(run.seed):
-        session, rows = train(run, progress=progress, resume=resume)
-        trained = time.time()
-        rows += evaluate_session(session)
+        course = Course(run, keeper)
+        course.train(progress=progress)
+        course.evaluate()
         if checkpoint is not None:
-            session.save(checkpoint)
-    seconds = {"train": session.spent["seconds"] + trained - begun, "evaluate": time.time() - trained}
-    cpu = session.spent["cpu"] + time.process_time() - worked
-    return Result(run, rows, {**environment(), "started": begun, "seconds": seconds, "cpu_seconds": cpu})
+            course.session.save(checkpoint)
+    spent, trained = keeper.spent, course.trained
+    assert trained is not None
+    seconds = {"train": trained, "evaluate": spent["seconds"] - trained}
+    if run.compile:
+        seconds["compile"] = course.session.agent.compile_seconds
+    times = {"started": started, "seconds": seconds, "cpu_seconds": spent["cpu"]}
+    return Result(run, course.rows + course.curve + course.found, {**environment(), **times})
 
 
 @contextmanager
@@ -256,26 +285,6 @@ def kept_generators() -> Iterator[None]:
         finally:
             random.setstate(own)
             np.random.set_state(numbers)
-
-
-def _train_task(session: AnySession, curve: Curve, number: int, task: str, *, progress: bool) -> Row:
-    frames, start = session.run.frames_of(task), curve.step
-    agent, begun = session.agent, time.perf_counter()
-    updates = agent.updates
-    with session.task(task) as head:
-        with curve.watch(task, head, frames) as callback:
-            agent.learn(frames, env=session.env(task), callback=callback, progress_bar=progress)
-        learned = time.perf_counter()
-    return {
-        "kind": "training",
-        "round": number,
-        "task": task,
-        "start": start,
-        "end": curve.step,
-        "updates": agent.updates - updates,
-        "learn_seconds": learned - begun,
-        "seconds": time.perf_counter() - begun,
-    }
 
 
 def _score(step: int, task: str, policy: str, score: float, training: str) -> Row:

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
 
 from owlrl._arguments import Arguments
 from owlrl.errors import NonFiniteError, raise_problems
-from owlrl.fisher._closed_form import NotExactError, closed_form
-from owlrl.fisher._problem import Problem, Rows, Sums, accumulator, distinct_rows, undisturbed
+from owlrl.fisher._paths import (
+    NotExactError,
+    Problem,
+    Rows,
+    Sums,
+    accumulator,
+    closed_form,
+    one_by_one,
+    vectorized,
+)
+from owlrl.heads.modes import eval_mode
 
 __all__ = ["squared_gradients"]
 
@@ -22,7 +32,7 @@ Path = Callable[[Problem, Rows], Sums]
 
 PROBE_ROWS = 2
 PROBE_TOLERANCE = 1e-3  # a wrong form is off by factors, rounding by far less than this
-GRADIENT_ELEMENTS = 1 << 23  # per-row gradients held at once
+CHUNK = 4096  # rows hashed and compared at once
 SLOW_ROWS = 256  # from so many rows on, a fall to the loop is worth a warning
 
 
@@ -133,7 +143,8 @@ def _warn(module: nn.Module, causes: Mapping[str, Exception], rows: int) -> None
     if isinstance(error, NotExactError) and error.parameter is not None:
         path = error.parameter.rpartition(".")[0]
         layer = f", at its {type(module.get_submodule(path)).__name__} {path!r}"
-    reasons = "; ".join(f'"{name}": {_first_line(e)}' for name, e in causes.items())
+    texts = {name: e.reason if isinstance(e, NotExactError) else str(e) for name, e in causes.items()}
+    reasons = "; ".join(f'"{name}": {text.splitlines()[0] if text else name}' for name, text in texts.items())
     warnings.warn(
         f"squared_gradients: {type(module).__name__}{layer} has no fast path, so {rows} rows are "
         f"differentiated one by one, which takes milliseconds each ({reasons}). Fewer rows "
@@ -141,11 +152,6 @@ def _warn(module: nn.Module, causes: Mapping[str, Exception], rows: int) -> None
         UserWarning,
         stacklevel=4,
     )
-
-
-def _first_line(error: Exception) -> str:
-    text = error.reason if isinstance(error, NotExactError) else str(error)
-    return next(iter(text.splitlines()), type(error).__name__)
 
 
 def _check_finite(values: Sums) -> None:
@@ -170,48 +176,78 @@ def _check_agreement(method: str, got: Sums, expected: Sums) -> None:
             raise NotExactError(reason, method=method, parameter=name)
 
 
-def one_by_one(problem: Problem, rows: Rows) -> Sums:
-    """The definition: differentiate each row by itself, square, add."""
-    sums = {name: accumulator(p) for name, p in problem.parameters.items()}
-    wanted = tuple(problem.parameters.values())
-    for row in range(len(rows)):
-        value = problem.values(rows.take(slice(row, row + 1))).sum()
-        if not value.requires_grad:
-            continue
-        grads = torch.autograd.grad(value, wanted, allow_unused=True)
-        for total, gradient in zip(sums.values(), grads, strict=True):
-            if gradient is not None:
-                total += gradient.to(total.dtype).square()
-    return sums
-
-
-def vectorized(problem: Problem, rows: Rows) -> Sums:
-    """The same with ``torch.func``, as many rows at once as their gradients fit in memory."""
-
-    def value(
-        parameters: Mapping[str, Tensor],
-        inputs: tuple[Tensor, ...],
-        targets: tuple[Tensor, ...],
-        root_weight: Tensor,
-    ) -> Tensor:
-        output = functional_call(problem.module, dict(parameters), tuple(x.unsqueeze(0) for x in inputs))
-        one = problem.weighted(output, tuple(t.unsqueeze(0) for t in targets), root_weight.unsqueeze(0))
-        return one.squeeze(0)
-
-    parameters = {name: p.detach() for name, p in problem.parameters.items()}
-    sums = {name: accumulator(p) for name, p in parameters.items()}
-    size = max(1, GRADIENT_ELEMENTS // sum(p.numel() for p in parameters.values()))
-    per_row = vmap(grad(value), in_dims=(None, 0, 0, 0))
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="There is a performance drop")
-        for piece in rows.chunks(size, problem.device):
-            for name, gradient in per_row(parameters, piece.inputs, piece.targets, piece.root_weight).items():
-                # an objective may ask other networks too (an actor's loss its critics)
-                sums[name] += gradient.detach().to(sums[name].dtype).square().sum(0)
-    return sums
-
-
 PATHS: dict[str, Path] = {"hooks": closed_form, "vmap": vectorized, "loop": one_by_one}
+
+
+@contextmanager
+def undisturbed(problem: Problem) -> Iterator[None]:
+    """Evaluation mode with gradients on; whatever a forward pass may change is put back."""
+    module = problem.module
+    frozen = [p for p in problem.parameters.values() if not p.requires_grad]
+    devices = {p.device for p in module.parameters() if p.device.type == "cuda"}
+    homes = [
+        (m._buffers, name, b) for m in module.modules() for name, b in m._buffers.items() if b is not None
+    ]
+    stand_ins = {id(b): b.clone() for _, _, b in homes}  # one per buffer, however often it is shared
+    with eval_mode(module), torch.random.fork_rng(devices=list(devices)):
+        try:
+            for buffers, name, buffer in homes:
+                buffers[name] = stand_ins[id(buffer)]
+            for parameter in frozen:
+                parameter.requires_grad_(True)
+            with torch.inference_mode(False), torch.enable_grad():
+                yield
+        finally:
+            for parameter in frozen:
+                parameter.requires_grad_(False)
+            for buffers, name, buffer in homes:
+                buffers[name] = buffer
+
+
+def distinct_rows(tensors: Sequence[Tensor], weight: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Index of one row of each kind and the kinds' total weights; None where under half are repeats.
+
+    Small worlds show the same few rows again and again: each is computed once.
+
+    Rows are the same if they are so in every tensor. Kinds are found by a hash and then
+    compared, so the answer is exact; a collision only costs the saving.
+    """
+    device = tensors[0].device
+    key = sum(_hash(x, seed).to(device) for seed, x in enumerate(tensors))
+    assert isinstance(key, Tensor)
+    kinds, kind = torch.unique(key, return_inverse=True)
+    if 2 * len(kinds) > len(key):
+        return None
+    first = torch.empty_like(kinds).scatter_(0, kind, torch.arange(len(key), device=device))
+    if not all(_same(x, first[kind]) for x in tensors):
+        return None
+    total = torch.zeros(len(kinds), dtype=weight.dtype, device=device)
+    return first, total.index_add_(0, kind, weight.to(device))
+
+
+def _hash(x: Tensor, seed: int) -> Tensor:
+    """A 64-bit sum per row, (N, ...) → (N,): the row's 32-bit words times random odd numbers."""
+    rows = x.detach().reshape(len(x), x[0].numel())
+    words = -(-rows.shape[1] * rows.element_size() // 4)
+    generator = torch.Generator().manual_seed(seed)
+    factors = torch.randint(-(2**62), 2**62, (words,), generator=generator).mul_(2).add_(1).to(x.device)
+    sums = torch.zeros(len(x), dtype=torch.int64, device=x.device)
+    if words == 0:
+        return sums
+    for start in range(0, len(x), CHUNK):
+        chunk = rows[start : start + CHUNK].contiguous().view(torch.uint8)
+        chunk = F.pad(chunk, (0, 4 * words - chunk.shape[1])).view(torch.int32)
+        sums[start : start + CHUNK] = (chunk.long() * factors).sum(1)
+    return sums
+
+
+def _same(x: Tensor, first: Tensor) -> bool:
+    """Whether every row equals the row that ``first`` (N,) names for it."""
+    first = first.to(x.device)
+    return all(
+        torch.equal(x[start : start + CHUNK], x[first[start : start + CHUNK]])
+        for start in range(0, len(x), CHUNK)
+    )
 
 
 def _problems(

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from owlrl.types import HeadPointer
 
-__all__ = ["LinearStack", "MultiHeadLinear", "occurring", "pad_columns", "product_all", "product_per_row"]
+__all__ = ["MultiHeadLinear", "product_all"]
 
 
 def product_all(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -28,38 +28,14 @@ def product_all(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return out.view(len(x), heads, outputs).transpose(0, 1)
 
 
-def product_per_row(x: Tensor, weight: Tensor, bias: Tensor | None, heads: Tensor) -> Tensor:
-    """Row ``b`` by head ``heads[b]``: x (B, F), weight (H, A, F), heads (B,) → (B, A).
-
-    >>> import torch
-    >>> from owlrl.heads.linear import product_per_row
-    >>> weight = torch.tensor([[[1.0]], [[10.0]]])
-    >>> product_per_row(torch.tensor([[2.0], [3.0]]), weight, None, torch.tensor([1, 0])).flatten()
-    tensor([20.,  3.])
-    """
-    return product_all(x, weight, bias)[heads, torch.arange(len(x), device=x.device)]
-
-
 def pad_columns(outputs: Sequence[Tensor]) -> list[Tensor]:
-    """Pad (B, A_k) outputs with −∞ to the largest A: what a head does not have is never the greedy action.
-
-    >>> import torch
-    >>> from owlrl.heads.linear import pad_columns
-    >>> pad_columns([torch.zeros(1, 2), torch.zeros(1, 1)])[1]
-    tensor([[0., -inf]])
-    """
+    """Pad (B, A_k) outputs with −∞ to the largest A: what a head does not have is never the greedy action."""
     width = max(out.shape[-1] for out in outputs)
     return [F.pad(out, (0, width - out.shape[-1]), value=-torch.inf) for out in outputs]
 
 
 def occurring(heads: Tensor) -> tuple[list[int], Tensor]:
-    """The heads that occur in (B,) ``heads``, and each row's place among them (head 0 for no rows).
-
-    >>> import torch
-    >>> from owlrl.heads.linear import occurring
-    >>> occurring(torch.tensor([4, 2, 4]))
-    ([2, 4], tensor([1, 0, 1]))
-    """
+    """The heads that occur in (B,) ``heads``, and each row's place among them (head 0 for no rows)."""
     present, place = torch.unique(heads, return_inverse=True)
     return present.tolist() or [0], place
 
@@ -71,16 +47,6 @@ class LinearStack:
     Without, the parameters become views of one stacked tensor, which therefore cannot go stale: whatever
     writes to a parameter (an optimizer, ``param.data.copy_``) writes to the stack. A parameter that
     moved (``.to(device)``, a deep copy) is found by its address. A single layer stays where it is.
-
-    >>> import torch
-    >>> from torch import nn
-    >>> from owlrl.heads.linear import LinearStack
-    >>> layers, stack = [nn.Linear(2, 3), nn.Linear(2, 3)], LinearStack()
-    >>> with torch.no_grad():
-    ...     weight, bias = stack.weights(layers)
-    ...     _ = layers[1].weight.data.fill_(7.0)
-    >>> weight.shape, float(weight[1].max())
-    (torch.Size([2, 3, 2]), 7.0)
     """
 
     def __init__(self) -> None:
@@ -96,10 +62,10 @@ class LinearStack:
             # only the heads that occur: an idle one must not even get a zero gradient
             present, heads = occurring(heads)
             layers = [layers[k] for k in present]
-        return product_per_row(x, *self.weights(layers), heads)
+        return self.all_heads(layers, x)[heads, torch.arange(len(x), device=x.device)]
 
     def gather(self, layers: Sequence[nn.Linear]) -> None:
-        """Put the weights into one tensor now: whoever acts in another thread finds them there."""
+        """Put the weights into one tensor now, where another thread that acts finds them."""
         if len({layer.out_features for layer in layers}) == 1:
             with torch.no_grad():
                 self.weights(layers)

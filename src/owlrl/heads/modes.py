@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-__all__ = ["eval_mode", "has_mode", "parameters_of", "probing"]
+__all__ = ["eval_mode", "probing"]
 
 
 @contextmanager
@@ -63,13 +63,7 @@ def probing(*modules: nn.Module) -> Iterator[None]:
 
 
 def parameters_of(module: nn.Module) -> list[nn.Parameter]:
-    """``list(module.parameters())``, several times faster: for what an update does with many heads.
-
-    >>> from torch import nn
-    >>> from owlrl.heads.modes import parameters_of
-    >>> [p.shape for p in parameters_of(nn.Sequential(nn.Linear(4, 2), nn.ReLU()))]
-    [torch.Size([2, 4]), torch.Size([2])]
-    """
+    """``list(module.parameters())``, several times faster: for what an update does with many heads."""
     found: dict[int, nn.Parameter] = {}  # by identity: a parameter may be shared
     waiting = [module]
     while waiting:
@@ -94,13 +88,7 @@ def _in_training(module: nn.Module) -> list[nn.Module]:
 
 @cache
 def has_mode(kind: type[Any]) -> bool:
-    """Whether some method of a module class names ``training``; classes without readable code count as such.
-
-    >>> from torch import nn
-    >>> from owlrl.heads.modes import has_mode
-    >>> has_mode(nn.Dropout), has_mode(nn.Linear), has_mode(nn.Sequential)
-    (True, False, False)
-    """
+    """Whether some method of a module class names ``training``, or has no readable code."""
     for base in kind.__mro__:
         if base in (nn.Module, object):
             continue

@@ -63,7 +63,7 @@ class MultiHeadQ(nn.Module):
         feature_dim: the trunk's output size.
         num_actions: how many actions a head values; heads made later may differ.
         dueling: value and advantage streams per head.
-        head: a factory ``head(feature_dim, num_actions) -> nn.Module`` for heads of one's own.
+        head: a factory ``head(feature_dim, num_actions) -> nn.Module`` for another kind of head.
 
     The active head is one for all threads; ``head=``, `all_heads` and `per_row` may be called by several.
 
@@ -270,6 +270,7 @@ class MultiHeadQ(nn.Module):
 
 
 def _take_mode(new: nn.Module, like: nn.Module) -> None:
+    # no method of MultiHeadQ may name ``training``: `eval_mode` would take it for a module with modes
     new.train(like.training)
 
 
@@ -293,9 +294,6 @@ def _grow_to_state(q: nn.Module, state_dict: dict[str, Any], prefix: str, *_: ob
     start = f"{prefix}heads."
     indices = {int(key[len(start) :].split(".")[0]) for key in state_dict if key.startswith(start)}
     for k in range(q.num_heads, max(indices, default=-1) + 1):
-        last = [
-            state_dict[f"{start}{k}.{name}"]
-            for name in ("weight", "advantage.weight")
-            if f"{start}{k}.{name}" in state_dict
-        ]
-        q.add_head(num_actions=len(last[0]) if last else None)
+        names = (f"{start}{k}.{name}" for name in ("weight", "advantage.weight"))
+        last = next((state_dict[name] for name in names if name in state_dict), None)
+        q.add_head(num_actions=None if last is None else len(last))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Literal
 
 import torch
@@ -10,10 +11,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from owlrl._arguments import Arguments
-from owlrl.errors import OwlStateError, OwlTypeError
+from owlrl.errors import OwlStateError, OwlTypeError, OwlValueError, raise_problems
 from owlrl.heads.growth import HEAD_INITS, check_last, extend_optimizer, shrink_optimizer
 from owlrl.heads.linear import MultiHeadLinear, occurring, pad_columns
-from owlrl.heads.output_layers import check_promotable, find_output_layers
+from owlrl.heads.modes import probing
 from owlrl.heads.view import Call, NetworkView, joined
 from owlrl.types import HeadPointer, check_head, check_heads
 
@@ -73,9 +74,11 @@ class PromotedNetwork:
         something else there, or whose heads differ in size, is called head by head.
         """
         if self._uniform():
-            with self.pointer.at(HeadPointer.ALL):
-                out = _or_none(self._output, *inputs)
-            if out is not None and len(out) == self.num_heads * len(inputs[0]):
+            out = torch.empty(0)
+            # a foreign forward may mix the H*B rows with B other rows: then it cannot be batched
+            with self.pointer.at(HeadPointer.ALL), suppress(RuntimeError):
+                out = self._output(*inputs)
+            if len(out) == self.num_heads * len(inputs[0]):
                 return out.view(self.num_heads, len(inputs[0]), *out.shape[1:])
         return torch.stack(pad_columns([self(*inputs, head=k) for k in range(self.num_heads)]))
 
@@ -161,9 +164,8 @@ class PromotedNetwork:
         """Give the plain network back, with the values (and optimizer state) of ``head``."""
         head = check_head("PromotedNetwork.demote", head, self.num_heads)
         if optimizer is not None:
-            for own, kept in zip(
-                self.head_parameters(0).values(), self.head_parameters(head).values(), strict=True
-            ):
+            firsts, chosen = (self.head_parameters(k).values() for k in (0, head))
+            for own, kept in zip(firsts, chosen, strict=True):
                 if head:  # its state, or none: another head's would be of other weights
                     optimizer.state.pop(own, None)
                     if kept in optimizer.state:
@@ -238,15 +240,6 @@ def promote_output_layers(
     return PromotedNetwork(network, names, HeadPointer() if pointer is None else pointer, call)
 
 
-def _or_none(function: Any, *inputs: Tensor) -> Tensor | None:
-    # a foreign forward may mix the H*B rows with B other rows: then it cannot be batched
-    try:
-        out: Tensor = function(*inputs)
-    except RuntimeError:
-        return None
-    return out
-
-
 def _new_linear(like: nn.Linear, init: str, num_actions: int | None) -> nn.Linear:
     new = nn.Linear(
         like.in_features,
@@ -261,3 +254,109 @@ def _new_linear(like: nn.Linear, init: str, num_actions: int | None) -> nn.Linea
                 if own is not None:
                     own.copy_(other) if init == "copy" else own.zero_()
     return new.train(like.training)
+
+
+def check_promotable(network: nn.Module, layers: Sequence[str]) -> None:
+    """Raise, naming all that is wrong and the candidates, unless every layer can be given heads."""
+    problems = [p for name in layers if (p := _unpromotable(network, name))]
+    if not layers:
+        problems.append("layers is empty; expected at least one name")
+    raise_problems("promote_output_layers", [*problems, _candidates(network)] if problems else [])
+
+
+def find_output_layers(
+    network: nn.Module, example: Tensor | Sequence[Tensor] | None = None, *, call: Call | None = None
+) -> list[str]:
+    """Names of the ``nn.Linear`` layers that produce the network's output.
+
+    Walks back from the output through the autograd graph to the first linear layer on each
+    path. Raises, naming the candidates, if a parameter lies between such a layer and the
+    output (a normalised or noisy last layer), or if the layer's weight is computed. ``call`` is
+    how the network is asked, ``call(network, *inputs)``, where its plain call is not it.
+
+    >>> from torch import nn
+    >>> from owlrl.heads import find_output_layers
+    >>> find_output_layers(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2), nn.Softmax(-1)))
+    ['2']
+    """
+    inputs = (example,) if isinstance(example, Tensor) else example
+    nodes, produced = _trace(network, (default_input(network),) if inputs is None else inputs, call)
+    found: set[str] = set()
+    seen = set()
+    while nodes:
+        node = nodes.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if node in produced:
+            found.add(produced[node])
+        elif hasattr(node, "variable"):  # a leaf: a parameter reached without passing a linear layer
+            own = next((n for n, p in network.named_parameters() if p is node.variable), "a parameter")
+            raise OwlValueError(
+                f"find_output_layers: {own!r} lies between the last nn.Linear and the output (a normalised, "
+                f"noisy or parametrised layer?); {_candidates(network)}"
+            )
+        else:
+            nodes.extend(parent for parent, _ in node.next_functions)
+    if not found:
+        raise OwlValueError(f"find_output_layers: no nn.Linear produces the output; {_candidates(network)}")
+    return [name for name, _ in network.named_modules() if name in found]
+
+
+def _trace(
+    network: nn.Module, inputs: Sequence[Tensor], call: Call | None
+) -> tuple[list[Any], dict[Any, str]]:
+    """The outputs' autograd nodes, and which linear layer produced which node."""
+    produced: dict[Any, str] = {}
+
+    def remember(name: str) -> Any:
+        def hook(_module: nn.Module, _inputs: object, output: Tensor) -> None:
+            produced[output.grad_fn] = name
+
+        return hook
+
+    layers = [(name, module) for name, module in network.named_modules() if isinstance(module, nn.Linear)]
+    handles = [module.register_forward_hook(remember(name)) for name, module in layers]
+    try:
+        # a network may sample: its owner's random numbers are not ours to draw
+        with probing(network), torch.enable_grad():
+            output = network(*inputs) if call is None else call(network, *inputs)
+    except RuntimeError as error:
+        shapes = [tuple(x.shape) for x in inputs]
+        raise OwlValueError(
+            f"find_output_layers: {type(network).__name__} could not be called with inputs of shape {shapes} "
+            f"({error}); pass example= with an input that fits, or layers=; {_candidates(network)}"
+        ) from error
+    finally:
+        for handle in handles:
+            handle.remove()
+    return [out.grad_fn for out in ([output] if isinstance(output, Tensor) else output)], produced
+
+
+def default_input(network: nn.Module) -> Tensor:
+    """One row of zeros for a network that starts with an ``nn.Linear``; raises for any other."""
+    first = next((m for m in network.modules() if not any(True for _ in m.children())), None)
+    if not isinstance(first, nn.Linear):
+        raise OwlValueError(
+            f"find_output_layers: {type(network).__name__} does not start with an nn.Linear, so the shape of "
+            "its input is not known; pass example=torch.zeros(1, *observation_shape) or layers=[...]; "
+            + _candidates(network)
+        )
+    return torch.zeros(1, first.in_features, device=first.weight.device, dtype=first.weight.dtype)
+
+
+def _unpromotable(network: nn.Module, name: str) -> str | None:
+    try:
+        layer = network.get_submodule(name)
+    except AttributeError:
+        return f"there is no layer {name!r}"
+    if type(layer) is not nn.Linear:
+        return f"layer {name!r} is a {type(layer).__name__}; expected exactly nn.Linear"
+    if layer._parameters.get("weight") is None:
+        return f"the weight of layer {name!r} is computed by a hook (weight or spectral norm)"
+    return None
+
+
+def _candidates(network: nn.Module) -> str:
+    names = [name for name, module in network.named_modules() if type(module) is nn.Linear]
+    return f"pass layers=[...] with the output layers' names; its nn.Linear layers are {names}"

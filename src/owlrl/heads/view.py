@@ -11,19 +11,13 @@ from torch import Tensor, nn
 
 from owlrl.errors import OwlTypeError
 
-__all__ = ["Call", "NetworkView", "joined"]
+__all__ = ["Call"]
 
 Call = Callable[..., Any]  # call(network, *inputs) -> a tensor, or several
 
 
 def joined(output: Tensor | Sequence[Tensor]) -> Tensor:
-    """Several outputs side by side along the last axis; a number per row, (B,), becomes (B, 1).
-
-    >>> import torch
-    >>> from owlrl.heads.view import joined
-    >>> joined((torch.zeros(5, 2), torch.zeros(5, 3))).shape, joined(torch.zeros(5)).shape
-    (torch.Size([5, 5]), torch.Size([5, 1]))
-    """
+    """Several outputs side by side along the last axis; a number per row, (B,), becomes (B, 1)."""
     parts = [output] if isinstance(output, Tensor) else output
     if not isinstance(parts, list | tuple) or not all(isinstance(part, Tensor) for part in parts):
         got = [type(part).__name__ for part in parts] if isinstance(parts, list | tuple) else type(parts)
@@ -40,16 +34,6 @@ class NetworkView(nn.Module):
 
     Parameters, buffers, modes and names are the network's own: both objects have the same
     attributes, so whoever swaps parameters in one (``torch.func.functional_call``) does in both.
-
-    >>> import torch
-    >>> from torch import nn
-    >>> from owlrl.heads.view import NetworkView
-    >>> network = nn.Sequential(nn.Linear(4, 2))
-    >>> view = NetworkView(network, lambda network, x: (network(x), x))
-    >>> view(torch.zeros(3, 4)).shape
-    torch.Size([3, 6])
-    >>> view.eval() is view, network.training, list(view.state_dict())
-    (True, False, ['0.weight', '0.bias'])
     """
 
     __slots__ = ("_call", "_network")  # all else lives in the dict that is the network's

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -17,6 +18,7 @@ from owlrl.describe.q_learner import QLearner
 from owlrl.errors import NonFiniteError, OwlTypeError, OwlValueError, raise_problems
 from owlrl.heads import MultiHeadQ
 from owlrl.heads.modes import eval_mode, parameters_of
+from owlrl.learners.compiled import CompiledStep, check_compiles
 from owlrl.learners.config import FAST, DQNConfig
 from owlrl.learners.encoders import GridMLP, check_cells, default_trunk
 from owlrl.learners.loop import EpsilonSchedule, LearningLoop, TaskLoop, flushed_denormals
@@ -27,6 +29,8 @@ from owlrl.td import double_q_value, max_q_value, taken, td_target
 from owlrl.types import Transitions
 
 __all__ = ["DQN"]
+
+Network = Callable[[Tensor], Tensor]
 
 
 class DQN(LearningLoop):
@@ -44,6 +48,8 @@ class DQN(LearningLoop):
         replay: where transitions go; a `TaskScopedReplay` if left out.
         seed: of weights, exploration and replay.
         device: "auto" takes a GPU if there is one.
+        compile: compile targets, loss and gradient into one function (`torch.compile`): several times faster
+            for small networks, after some tens of seconds at the first update. Needs a C++ compiler.
 
     >>> import gymnasium
     >>> from owlrl.learners import DQN
@@ -83,6 +89,7 @@ class DQN(LearningLoop):
         replay: Any = None,
         seed: int | None = None,
         device: torch.device | str = "auto",
+        compile: bool = False,
     ) -> None:
         observation_space, action_space, _ = spaces_of(env)
         if not hasattr(action_space, "n") or int(getattr(action_space, "start", False)):
@@ -111,6 +118,10 @@ class DQN(LearningLoop):
         self.q = q.to(self.device)
         self.target = copy.deepcopy(self.q)
         self.optimizer = torch.optim.Adam(self.q.parameters(), lr=config.learning_rate, fused=True)
+        self._loss = partial(_td_loss, double=config.double)
+        if compile:
+            check_compiles("DQN", [self.q], self.device)
+            self._compiled["q"] = CompiledStep(self._loss, max_norm=config.max_grad_norm)
 
     def explore(self, observation: np.ndarray, epsilon: float) -> np.ndarray:
         """Greedy actions (E,) for E observations; each is random instead with chance ``epsilon``."""
@@ -146,31 +157,39 @@ class DQN(LearningLoop):
         return _DescribedDQN(self, init=init)
 
     def _update(self, batch: Transitions) -> float:
-        settings, head = self.config, self.head_of(batch)
         batch = batch.to(self.device)
-        with torch.no_grad():
-            following = _cast(batch.next_observation)
-            next_target = self.target(following, head=head)
-            value = max_q_value(next_target)
-            if settings.double:
-                value = double_q_value(self.q(following, head=head), next_target)
-            goal = td_target(batch.reward, batch.discount, batch.terminated, value)
-        predicted = taken(self.q(_cast(batch.observation), head=head), batch.action)
-        losses = F.smooth_l1_loss(predicted, goal, reduction="none")
-        loss = losses.mean() if batch.weight is None else (batch.weight * losses).mean()
-        number = float(loss.detach())
+        loss, error = self._step(batch, self.head_of(batch))
+        number = float(loss)
         if not np.isfinite(number):
             raise NonFiniteError(f"DQN: task {batch.task!r}, update {self.updates + 1}: the loss is {number}")
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        clip_grad_norm_(parameters_of(self.q), settings.max_grad_norm)
-        self.optimizer.step()
         if batch.weight is not None and batch.index is not None:
-            self.replay.update_priorities(batch.index, (predicted - goal).detach().abs().cpu())
+            self.replay.update_priorities(batch.index, error.abs().cpu())
         self.updates += 1
-        if self.updates % settings.target_every == 0:
+        if self.updates % self.config.target_every == 0:
             self._move_target()
         return number
+
+    def _step(self, batch: Transitions, head: int | None) -> tuple[Tensor, Tensor]:
+        """One gradient step, none if the loss is not finite; the loss and the TD errors."""
+        rows = (
+            _cast(batch.observation),
+            batch.action,
+            batch.reward,
+            _cast(batch.next_observation),
+            batch.terminated,
+            batch.discount,
+            batch.weight,
+        )
+        if "q" in self._compiled:
+            loss, error = self._compiled["q"](self.optimizer, [self.q, self.target], *rows, head=head)
+            return loss, error
+        loss, error = self._loss(partial(self.q, head=head), partial(self.target, head=head), *rows)
+        if loss.detach().isfinite():
+            self.optimizer.zero_grad(set_to_none=True)
+            loss.backward()  # type: ignore[no-untyped-call]
+            clip_grad_norm_(parameters_of(self.q), self.config.max_grad_norm)
+            self.optimizer.step()
+        return loss.detach(), error.detach()
 
     def _act(self, observation: np.ndarray, *, random: bool) -> np.ndarray:
         return self.explore(observation, 1.0 if random else self.epsilon.value)
@@ -250,6 +269,29 @@ def _new_replay(env: Any, config: DQNConfig, seed: int | None) -> TaskScopedRepl
         sampler=config.sampler,
         seed=seed,
     )
+
+
+def _td_loss(
+    q: Network,
+    target: Network,
+    observation: Tensor,
+    action: Tensor,
+    reward: Tensor,
+    following: Tensor,
+    terminated: Tensor,
+    discount: Tensor,
+    weight: Tensor | None,
+    *,
+    double: bool,
+) -> tuple[Tensor, Tensor]:
+    """Huber loss of TD errors, and the errors (B,)."""
+    with torch.no_grad():
+        next_target = target(following)
+        value = double_q_value(q(following), next_target) if double else max_q_value(next_target)
+        goal = td_target(reward, discount, terminated, value)
+    predicted = taken(q(observation), action)
+    losses = F.smooth_l1_loss(predicted, goal, reduction="none")
+    return (losses if weight is None else weight * losses).mean(), predicted - goal
 
 
 def _active_head(batch: Transitions) -> None:

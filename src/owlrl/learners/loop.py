@@ -19,6 +19,7 @@ from typing_extensions import Self
 from owlrl._arguments import Arguments, own_generator
 from owlrl.acting.stepping import Stepper, Steps
 from owlrl.errors import install_hint, raise_problems
+from owlrl.learners.compiled import CompiledStep
 from owlrl.learners.config import DQNConfig, SACConfig
 from owlrl.protocols import Stateful
 from owlrl.replay._rows import restored_generator, spaces_of
@@ -112,6 +113,7 @@ class LearningLoop(ABC):
         self._entered = False  # a task's counts were loaded and no frame was made since
         self._loaded = False  # a state of another process was, in an episode, and no frame was made since
         self._at_frame_end: list[Callable[[], None]] = []
+        self._compiled: dict[str, CompiledStep] = {}  # by the name of what is trained
 
     def learn(
         self,
@@ -213,6 +215,11 @@ class LearningLoop(ABC):
             while self._owed >= settings.update_every:
                 self._owed -= settings.update_every
                 self.update(self.replay.sample(settings.batch_size))
+
+    @property
+    def compile_seconds(self) -> float:
+        """What compiling took so far; 0 without ``compile=True``."""
+        return sum(step.seconds for step in self._compiled.values())
 
     @abstractmethod
     def update(self, batch: Transitions) -> Any:

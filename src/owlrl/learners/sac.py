@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -13,11 +14,12 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from owlrl.describe.actor_critic import ActorCriticLearner
-from owlrl.describe.outputs import GaussianQ
+from owlrl.describe.outputs import ActionBox, GaussianQ
 from owlrl.describe.temperature import TaskTemperature
 from owlrl.describe.trained import Trained
-from owlrl.errors import NonFiniteError, OwlTypeError, OwlValueError
+from owlrl.errors import NonFiniteError, OwlTypeError
 from owlrl.gaussian import gaussian_nll
+from owlrl.learners.compiled import CompiledStep, check_compiles
 from owlrl.learners.config import SAC_FAST, SACConfig
 from owlrl.learners.gaussian import GaussianActor, GaussianCritics
 from owlrl.learners.loop import LearningLoop, TaskLoop, flushed_denormals
@@ -41,6 +43,8 @@ class SAC(LearningLoop):
         replay: where transitions go; a `TaskScopedReplay` if left out.
         seed: of weights, exploration and replay.
         device: "auto" takes a GPU if there is one.
+        compile: compile targets, losses and gradients into two functions (`torch.compile`): faster for small
+            networks, after some tens of seconds at the first update. Needs a C++ compiler.
 
     >>> import gymnasium
     >>> from owlrl.learners import SAC
@@ -65,10 +69,11 @@ class SAC(LearningLoop):
         replay: Any = None,
         seed: int | None = None,
         device: torch.device | str = "auto",
+        compile: bool = False,
     ) -> None:
         observation_space, action_space, _ = spaces_of(env)
         size = _observation_size("SAC", observation_space)
-        self._box = _ActionBounds("SAC", action_space)
+        self._box = ActionBox(action_space, where="SAC")
         if replay is None:
             replay = TaskScopedReplay.for_env(env, config.buffer_size, gamma=config.gamma, seed=seed)
         super().__init__(env, replay=replay, seed=seed, device=device)
@@ -88,6 +93,13 @@ class SAC(LearningLoop):
         self.target_entropy = -float(self._box.size) if entropy is None else entropy
         self._generator = torch.Generator(self.device)
         self._generator.manual_seed(int(self._rng.integers(2**62)))
+        self._critic_loss = partial(_critic_loss, apart=config.mean_loss == "squared")
+        if compile:
+            check_compiles("SAC", [self.actor, self.critics], self.device)
+            self._compiled = {
+                "critic": CompiledStep(self._critic_loss),
+                "actor": CompiledStep(_actor_loss),
+            }
         self._average: dict[str, Tensor] = {}  # of the policy's iterates in this task
         self._averaged = 0  # how many they are
 
@@ -131,28 +143,52 @@ class SAC(LearningLoop):
 
     def _update(self, batch: Transitions) -> dict[str, float]:
         batch = batch.to(self.device)
-        observation, action = batch.observation.float(), batch.action.float()
-        noise = self._noise(2, len(batch))
+        dtype = self.critics.unit_scale.dtype  # that of all weights
+        observation, noise = batch.observation.to(dtype), self._noise(2, len(batch))
         alpha = self._finite(batch, "alpha", self.alpha)
-        goal = self._goal(batch, alpha, noise[0])
-        mean, losses = self._critic_losses(observation, action, goal)
-        critic_loss = _mean(losses.sum(-1), batch.weight)
-        found = {"alpha": alpha, "critic": self._finite(batch, "critic loss", critic_loss.item())}
-        self._step(self.critic_optimizer, critic_loss)
-
-        drawn, log_prob = self.actor.draw(observation, noise[1])
-        value = soft_value(self.critics.means(observation, drawn).t(), log_prob, alpha)
-        actor_loss = -_mean(value, batch.weight)
-        found["actor"] = self._finite(batch, "actor loss", actor_loss.item())
-        self._step(self.actor_optimizer, actor_loss)
+        price = self.log_alpha.detach().exp() if self._compiled else alpha
+        rows = (
+            observation,
+            batch.action.to(dtype),
+            batch.reward,
+            batch.next_observation.to(dtype),
+            batch.terminated,
+            batch.discount,
+            batch.weight,
+        )
+        networks = [self.critics, self.actor, self.targets]
+        loss, error = self._step("critic", self._critic_loss, networks, *rows, noise[0], price)
+        found = {"alpha": alpha, "critic": self._finite(batch, "critic loss", loss.item())}
+        loss, log_prob = self._step(
+            "actor", _actor_loss, networks[1::-1], observation, batch.weight, noise[1], price
+        )
+        found["actor"] = self._finite(batch, "actor loss", loss.item())
         self._update_alpha(log_prob)
         self._move_targets()
         if batch.weight is not None and batch.index is not None:
-            self.replay.update_priorities(batch.index, (goal - mean.mean(-1)).detach().abs().cpu())
+            self.replay.update_priorities(batch.index, error.abs().cpu())
         self.updates += 1
         if self.config.hand_over:
             self._move_average()
         return found
+
+    def _step(
+        self, name: str, loss: Callable[..., tuple[Tensor, Tensor]], networks: list[Any], *inputs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """One gradient step of the first network, none if the loss is not finite; what the loss gave."""
+        optimizer = self.critic_optimizer if name == "critic" else self.actor_optimizer
+        if name in self._compiled:
+            value, further = self._compiled[name](optimizer, networks, *inputs)
+            return value, further
+        value, further = loss(*networks, *inputs)
+        if value.detach().isfinite():
+            own = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+            for parameter in own:
+                parameter.grad = None
+            # to its own parameters only: the policy's loss costs the critics no gradient
+            value.backward(inputs=own)  # type: ignore[no-untyped-call]
+            optimizer.step()
+        return value.detach(), further.detach()
 
     def loop_state(self) -> dict[str, Any]:
         """Where the loop stands, with the noise's generator and the average of this task's policy."""
@@ -192,33 +228,9 @@ class SAC(LearningLoop):
             _move([*self.actor.parameters()], [*self._average.values()], 1.0)
         self._average, self._averaged = {}, 0
 
-    def _goal(self, batch: Transitions, alpha: float, noise: Tensor) -> Tensor:
-        with torch.no_grad():
-            following = batch.next_observation.float()
-            action, log_prob = self.actor.draw(following, noise)
-            value = soft_value(self.targets.means(following, action).t(), log_prob, alpha)
-            return td_target(batch.reward, batch.discount, batch.terminated, value)
-
-    def _critic_losses(self, observation: Tensor, action: Tensor, goal: Tensor) -> tuple[Tensor, Tensor]:
-        """The critics' means and losses, (B, L) each."""
-        apart = self.config.mean_loss == "squared"
-        mean, log_variance = self.critics.moments(observation, action, apart=apart)
-        if not apart:
-            return mean, gaussian_nll(mean, log_variance, goal[:, None])
-        likelihood = gaussian_nll(mean.detach(), log_variance, goal[:, None])
-        return mean, likelihood + 0.5 * (mean - goal[:, None]).square()
-
-    def _step(self, optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
-        own = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        for parameter in own:
-            parameter.grad = None
-        # to its own parameters only: the policy's loss costs the critics no gradient
-        loss.backward(inputs=own)  # type: ignore[no-untyped-call]
-        optimizer.step()
-
     def _update_alpha(self, log_prob: Tensor) -> None:
         # the loss, −log α · mean(log π + target entropy), is linear: its gradient needs no backward pass
-        self.log_alpha.grad = -(log_prob.detach().mean() + self.target_entropy)
+        self.log_alpha.grad = -(log_prob.mean() + self.target_entropy)
         self.alpha_optimizer.step()
 
     def _move_targets(self) -> None:
@@ -278,38 +290,6 @@ class _DescribedSAC(ActorCriticLearner):
         self.agent.set_env(env)
 
 
-class _ActionBounds:
-    """A bounded Box of floats; anything else is refused."""
-
-    def __init__(self, where: str, space: Any) -> None:
-        low, high = getattr(space, "low", None), getattr(space, "high", None)
-        if low is None or high is None or np.dtype(space.dtype).kind != "f":
-            raise OwlTypeError(f"{where}: the action space is {space}; expected a Box of floats")
-        if not (np.isfinite(low).all() and np.isfinite(high).all() and (low < high).all()):
-            raise OwlValueError(
-                f"{where}: the action space is {space}; expected finite bounds with low < high for every "
-                "action (gymnasium.wrappers.RescaleAction gives an environment others)"
-            )
-        self.low, self.high = np.asarray(low), np.asarray(high)
-        self.size = int(self.low.size)
-
-    def draw(self, rng: np.random.Generator, rows: int) -> np.ndarray:
-        """Actions ``(rows, *shape)``, uniform between the bounds."""
-        share = rng.random((rows, *self.low.shape))
-        # a share of each bound, since their difference may overflow
-        return self._fit((1 - share) * self.low + share * self.high)
-
-    def array(self, action: torch.Tensor) -> np.ndarray:
-        """A tensor (rows, size) as ``(rows, *shape)`` in the dtype of the space and within its bounds."""
-        return self._fit(action.detach().cpu().numpy().reshape(-1, *self.low.shape))
-
-    def _fit(self, action: np.ndarray) -> np.ndarray:
-        # rounding may lead out of the bounds by a bit
-        action = action.astype(self.low.dtype, copy=False)
-        fitting: np.ndarray = np.minimum(np.maximum(action, self.low), self.high)  # faster than np.clip
-        return fitting
-
-
 def _observation_size(where: str, space: Any) -> int:
     """How many numbers an observation has; spaces without one shape are refused."""
     shape = getattr(space, "shape", None)
@@ -321,7 +301,7 @@ def _observation_size(where: str, space: Any) -> int:
     return int(np.prod(shape))
 
 
-def _networks(config: SACConfig, size: int, box: _ActionBounds) -> tuple[GaussianActor, GaussianCritics]:
+def _networks(config: SACConfig, size: int, box: ActionBox) -> tuple[GaussianActor, GaussianCritics]:
     low, high = box.low.ravel(), box.high.ravel()
     actor = GaussianActor(size, low, high, hidden=config.actor_hidden, log_std=config.log_std)
     critics = GaussianCritics(
@@ -338,6 +318,48 @@ def _networks(config: SACConfig, size: int, box: _ActionBounds) -> tuple[Gaussia
 def _move(tensors: Sequence[Tensor], towards: Sequence[Tensor], rate: float) -> None:
     with torch.no_grad():
         torch._foreach_lerp_(list(tensors), list(towards), rate)
+
+
+def _critic_loss(
+    critics: GaussianCritics,
+    actor: GaussianActor,
+    targets: GaussianCritics,
+    observation: Tensor,
+    action: Tensor,
+    reward: Tensor,
+    following: Tensor,
+    terminated: Tensor,
+    discount: Tensor,
+    weight: Tensor | None,
+    noise: Tensor,
+    alpha: Tensor | float,
+    *,
+    apart: bool,
+) -> tuple[Tensor, Tensor]:
+    """Sum of the critics' losses; TD errors of their mean (B,). ``apart``: means learn by squared errors."""
+    with torch.no_grad():
+        drawn, log_prob = actor.draw(following, noise)
+        value = soft_value(targets.means(following, drawn).t(), log_prob, alpha)
+        goal = td_target(reward, discount, terminated, value)
+    mean, log_variance = critics.moments(observation, action, apart=apart)  # (B, L) each
+    losses = gaussian_nll(mean.detach() if apart else mean, log_variance, goal[:, None])
+    if apart:
+        losses = losses + 0.5 * (mean - goal[:, None]).square()
+    return _mean(losses.sum(-1), weight), goal - mean.mean(-1)
+
+
+def _actor_loss(
+    actor: GaussianActor,
+    critics: GaussianCritics,
+    observation: Tensor,
+    weight: Tensor | None,
+    noise: Tensor,
+    alpha: Tensor | float,
+) -> tuple[Tensor, Tensor]:
+    """Minus the soft value of drawn actions; their log-densities (B,)."""
+    drawn, log_prob = actor.draw(observation, noise)
+    value = soft_value(critics.means(observation, drawn).t(), log_prob, alpha)
+    return -_mean(value, weight), log_prob
 
 
 def _mean(losses: Tensor, weight: Tensor | None) -> Tensor:

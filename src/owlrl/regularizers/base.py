@@ -103,6 +103,11 @@ class Regularizer:
     # --- done by the base ---
 
     @property
+    def needs_no_gradient(self) -> bool:
+        """Whether nothing is kept yet: a step may then be made without showing its gradient here."""
+        return not self.tasks
+
+    @property
     def tasks(self) -> list[str]:
         """The tasks of which something is kept, in the order they came."""
         return list(self.kept)

@@ -121,6 +121,9 @@ class RingReplay(ABC):
         arguments.check()
         self.observation_shape, self.observation_dtype = observation.shape, observation.dtype
         self.action_shape, self.action_dtype = action.shape, action.dtype
+        count = getattr(action_space, "n", None)
+        self.num_actions = None if count is None else int(count)
+        """How many discrete actions there are, where ``action_space`` was given and says it."""
         self.sampler: Sampler = UniformSampler() if sampler is None else sampler
         self.lost_rows = 0
         """Rows that were overwritten before `new_rows` looked at them."""

@@ -224,6 +224,8 @@ class FrameRing:
         self, rows: np.ndarray, used: np.ndarray, tail: np.ndarray, still_open: np.ndarray
     ) -> dict[str, Any]:
         frames = {name: getattr(self, name)[rows] for name in FRAMES}
+        for name in set(FRAMES) - {"observation", "live"}:
+            frames[name][~frames["live"]] = 0  # where nothing starts: left by rows that were there before
         return {**frames, "used": used, "tail": tail.copy(), "open": still_open.copy()}
 
     def restore(self, state: Mapping[str, Any]) -> None:

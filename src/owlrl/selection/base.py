@@ -1,4 +1,4 @@
-"""`Selector`: the base of all selectors, a user's too; episodes side by side, draws that are held, checks."""
+"""`Selector`: the base of all selectors, also of a user's: several episodes, held draws, checks, saving."""
 
 from __future__ import annotations
 
@@ -36,8 +36,7 @@ class Selector(ABC):
     Args:
         hold: a drawn head is kept for this many calls of `select`, unless it has become half as likely as
             it was when it was drawn.
-        seed: of the selector's own generator; `reset` does not seed again. None for torch's
-            (`torch.initial_seed`).
+        seed: of the draws; `reset` does not seed again. None for torch's (`torch.initial_seed`).
 
     Attributes:
         needs_values: whether the policy must call `observe_values` before every `select`.
@@ -110,14 +109,23 @@ class Selector(ABC):
         if num_episodes is not None:
             num_episodes = arguments.integer("num_episodes", num_episodes)
         arguments.check()
-        problems = self._size_problems(num_heads, num_episodes)
-        if not problems and mask is not None:
-            problems = self._change_problems(num_heads, num_episodes) + _mask_problems(mask, num_episodes)
-        raise_problems(arguments.where, problems)
-        fresh = mask is None
-        self._num_heads, self._num_episodes = num_heads, num_episodes
-        rows = np.ones(num_episodes or 1, dtype=np.bool_) if fresh else np.asarray(mask)
-        self._begin(rows, fresh=fresh)
+        raise_problems(arguments.where, self._size_problems(num_heads, num_episodes))
+        now, before = (num_heads, num_episodes), (self._num_heads, self._num_episodes)
+        if mask is not None:
+            if not self._num_heads:
+                arguments.problem(
+                    "mask is given before the first reset; call reset(num_heads, num_episodes=...) first"
+                )
+            elif now != before:
+                arguments.problem(
+                    f"(num_heads, num_episodes) are {now} with a mask; expected {before} as at the last "
+                    "reset; reset without a mask to change them"
+                )
+            arguments.problems += _mask_problems(mask, num_episodes)
+            arguments.check()
+        self._num_heads, self._num_episodes = now
+        rows = np.ones(num_episodes or 1, dtype=np.bool_) if mask is None else np.asarray(mask)
+        self._begin(rows, fresh=mask is None)
 
     def select(self) -> int | IntArray:
         """The head to act with now, an int or (E,): drawn from ``probabilities``, or the one still held."""
@@ -252,18 +260,6 @@ class Selector(ABC):
         """What a subclass has against these sizes."""
         return []
 
-    def _change_problems(self, num_heads: int, num_episodes: int | None) -> list[str]:
-        """What is wrong with these sizes if some episodes are to go on."""
-        now, before = (num_heads, num_episodes), (self._num_heads, self._num_episodes)
-        if not self._num_heads:
-            return ["mask is given before the first reset; call reset(num_heads, num_episodes=...) first"]
-        if now != before:
-            return [
-                f"(num_heads, num_episodes) are {now} with a mask; expected {before} as at the last "
-                "reset; reset without a mask to change them"
-            ]
-        return []
-
     def _require_reset(self, method: str) -> None:
         if not self._num_heads:
             raise OwlStateError(
@@ -281,7 +277,13 @@ class Selector(ABC):
     def _checked(self, method: str, name: str, numbers: npt.ArrayLike, rows: Rows) -> FloatArray:
         """``numbers`` of the marked episodes as (R, n) float64, or an error that names what is not finite."""
         where = f"{type(self).__name__}.{method}"
-        array = _real_array(where, name, numbers)
+        try:
+            array = np.asarray(numbers)
+        except ValueError as error:
+            raise OwlValueError(f"{where}: {name} is ragged; expected one number per head") from error
+        if array.dtype.kind not in "iuf":
+            raise OwlTypeError(f"{where}: {name} has dtype {array.dtype}; expected real numbers")
+        array = array.astype(np.float64)
         single = self._num_episodes is None
         expected = (self._num_heads,) if single else (self._num_episodes, self._num_heads)
         if array.shape != expected:
@@ -346,17 +348,6 @@ def _mask_problems(mask: npt.ArrayLike, num_episodes: int | None) -> list[str]:
     return []
 
 
-def _real_array(where: str, name: str, numbers: npt.ArrayLike) -> FloatArray:
-    """``numbers`` as float64, or an error if they are bools, complex or no numbers at all."""
-    try:
-        array = np.asarray(numbers)
-    except ValueError as error:
-        raise OwlValueError(f"{where}: {name} is ragged; expected one number per head") from error
-    if array.dtype.kind not in "iuf":
-        raise OwlTypeError(f"{where}: {name} has dtype {array.dtype}; expected real numbers")
-    return array.astype(np.float64)
-
-
 def _state_arrays(
     state: Mapping[str, Any], count: int, heads: int, hold: int
 ) -> tuple[tuple[FloatArray, BoolArray, IntArray, IntArray, FloatArray], list[str]]:
@@ -373,18 +364,13 @@ def _state_arrays(
         return found.reshape(shape)
 
     finite = np.finfo(np.float64).max
-    scores = array("scores", "iuf", (count, heads), f"{(count, heads)} finite numbers", -finite, finite)
-    seen = array("seen", "b", (count,), f"{count} times True or False", 0, 1)
-    arms = array("arms", "iu", (count,), f"{count} ints from -1 to {heads - 1}", -1, heads - 1)
-    left = array("left", "iu", (count,), f"{count} ints from 0 to {hold - 1}", 0, hold - 1)
-    chance = array("chance", "iuf", (count,), f"{count} numbers from 0 to 1", 0.0, 1.0)
+    expected = f"{(count, heads)} finite numbers"
+    scores = array("scores", "iuf", (count, heads), expected, -finite, finite).astype(np.float64)
+    seen = array("seen", "b", (count,), f"{count} times True or False", 0, 1).astype(np.bool_)
+    ints = f"{count} ints from -1 to {heads - 1}", f"{count} ints from 0 to {hold - 1}"
+    arms = array("arms", "iu", (count,), ints[0], -1, heads - 1).astype(np.int64)
+    left = array("left", "iu", (count,), ints[1], 0, hold - 1).astype(np.int64)
+    chance = array("chance", "iuf", (count,), f"{count} numbers from 0 to 1", 0.0, 1.0).astype(np.float64)
     if not problems and ((arms < 0) & (left > 0)).any():
         problems.append("left is positive where no arm was drawn")
-    arrays = (
-        scores.astype(np.float64),
-        seen.astype(np.bool_),
-        arms.astype(np.int64),
-        left.astype(np.int64),
-        chance.astype(np.float64),
-    )
-    return arrays, problems
+    return (scores, seen, arms, left, chance), problems

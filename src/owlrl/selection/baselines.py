@@ -65,8 +65,7 @@ class UniformSelector(Selector):
 
     Args:
         hold: a drawn head is kept for this many calls of ``select``.
-        seed: of the selector's own generator; ``reset`` does not seed again. None for torch's
-            (`torch.initial_seed`).
+        seed: of the draws, as for `Selector`.
 
     >>> from owlrl.selection import UniformSelector
     >>> selector = UniformSelector(seed=0)

@@ -65,8 +65,7 @@ class ExpWeightsSelector(Selector):
             None: 8 for hedge, 1 for the others.
         relative: hedge only: divide the losses of each step by their largest (`relative_losses`);
             for losses of unknown size, such as those of ``TDErrorEvidence(calibrated=False)``.
-        seed: of the selector's own generator; ``reset`` does not seed again. None for torch's
-            (`torch.initial_seed`).
+        seed: of the draws, as for `Selector`.
 
     >>> from owlrl.selection import ExpWeightsSelector
     >>> selector = ExpWeightsSelector(seed=0)

@@ -20,7 +20,9 @@ from stable_baselines3.common.save_util import load_from_zip_file
 from stable_baselines3.common.vec_env import VecNormalize
 
 from owlrl import OwlWrapper
+from owlrl.checkpoint import load_state, save_state
 from owlrl.errors import OwlValueError
+from owlrl.wrapper_state import same_state
 from tests.adapters.helpers import Guess, any_model, dqn, other_env, same, weights
 
 
@@ -117,13 +119,58 @@ def test_the_wrapper_may_be_saved_by_a_callback(tmp_path):
     with pytest.raises(OwlValueError, match="environment of 'b' is not saved"), again.task("b"):
         pass
     with again.task("b", env=Guess(sign=-1)):
-        # a callback is called before the row of its step is stored
-        assert (fresh.num_timesteps, len(again.replay)) == (30, 29)
+        # a callback is called before the row of its step is stored: the file was written after that
+        assert (fresh.num_timesteps, len(again.replay)) == (30, 30)
         fresh.learn(6, reset_num_timesteps=False)
-    assert again.tasks["b"].visits == 1 and again.memory["b"].seen == 35
+    assert again.tasks["b"].visits == 1 and again.memory["b"].seen == 36
     with again.task("a", env=Guess()):
         assert (fresh.num_timesteps, len(again.replay)) == (36, 36)
         fresh.learn(10)
+
+
+@pytest.mark.parametrize("kind", [DQN, SAC])
+def test_saves_in_a_callback_are_those_of_the_next_border(kind, tmp_path):
+    """In the middle of a rollout of five steps: written at its end, after its updates, once."""
+    model = any_model(kind, train_freq=5)
+    owl = OwlWrapper(model)
+    steps, written = {}, []
+
+    def save(_locals, _globals):
+        if model.num_timesteps in (32, 33, 39):
+            path = tmp_path / f"{model.num_timesteps == 39}.safetensors"
+            owl.save(path)
+            steps[path] = model.num_timesteps
+            written.append(path.exists())
+        return True
+
+    with owl.task("a"):
+        remove = owl.learner.at_border(
+            lambda: save_state(tmp_path / f"{model.num_timesteps}", owl.state_dict())
+        )
+        model.learn(40, callback=save)
+        remove()
+        save_state(tmp_path / "40", owl.state_dict())
+    assert written == [False] * 3
+    for name, border in (("False", 35), ("True", 40)):
+        assert same_state(load_state(tmp_path / f"{name}.safetensors"), load_state(tmp_path / f"{border}"))
+
+
+def test_a_save_that_waits_is_dropped_when_learn_fails(tmp_path):
+    model = dqn(train_freq=5)
+    owl = OwlWrapper(model)
+
+    def save(_locals, _globals):
+        if model.num_timesteps == 32:
+            owl.save(tmp_path / "state")
+        if model.num_timesteps == 34:
+            raise RuntimeError("the machine went down")
+        return True
+
+    with pytest.raises(RuntimeError), owl.task("a"):
+        model.learn(40, callback=save)
+    with owl.task("a"):
+        model.learn(10, reset_num_timesteps=False)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_checkpoint_of_the_middle_of_a_task_can_be_taken_back(tmp_path):

@@ -149,6 +149,10 @@ class SB3Learner:
         """
         return self._rollouts.at_start(callback)
 
+    def when_whole(self, key: str, action: Callable[[], None]) -> None:
+        """Run ``action()`` now, or in a callback of ``learn`` at the next border (`Rollouts.when_whole`)."""
+        self._rollouts.when_whole(key, action)
+
     def record(self, numbers: Mapping[str, float]) -> None:
         """Write numbers to the model's logger under ``owl/``, if it has one yet (``learn`` makes it)."""
         logger = getattr(self.model, "_logger", None)

@@ -13,7 +13,7 @@ from owlrl.errors import OwlStateError
 
 __all__ = ["Counter", "Rollouts"]
 
-Where = Literal["outside", "collecting", "border", "updating"]
+Where = Literal["outside", "start", "collecting", "border", "updating"]
 ATTRIBUTE = "_owlrl_rollouts"
 
 
@@ -64,6 +64,7 @@ class Rollouts:
         self.after_setup: Callable[[], None] | None = None  # once, if the next `learn` goes on
         self._at_start: list[Callable[[], None]] = []
         self._at_end: list[Callable[[], None]] = []
+        self._waiting: dict[str, Callable[[], None]] = {}
 
     def install(self) -> None:
         """Begin to follow the model."""
@@ -84,9 +85,19 @@ class Rollouts:
         """Call ``callback()`` before each rollout, after the updates of the one before."""
         return _added(self._at_start, callback)
 
+    def when_whole(self, key: str, action: Callable[[], None]) -> None:
+        """Run ``action()`` now, or, in the middle of a rollout or an update, as soon as that is over.
+
+        Of several that wait with the same ``key`` the last one is run. Should ``learn`` fail, none is.
+        """
+        if self.where in ("collecting", "updating"):
+            self._waiting[key] = action
+        else:
+            action()
+
     def refuse(self, what: str) -> None:
         """Raise if ``learn`` is running and not at a border."""
-        if self.where in ("collecting", "updating"):
+        if self.where in ("start", "collecting", "updating"):
             raise OwlStateError(
                 f"OwlWrapper: one cannot {what} inside {type(self.model).__name__}.learn (in a callback); "
                 "return False from the callback, and do it when learn has returned"
@@ -103,8 +114,16 @@ class Rollouts:
 
     def start(self) -> None:
         """A rollout is to begin."""
-        for callback in list(self._at_start):
-            callback()
+        with self.at("start"):
+            self.run_waiting()
+            for callback in list(self._at_start):
+                callback()
+
+    def run_waiting(self) -> None:
+        """Run what waited for a whole state."""
+        waiting, self._waiting = self._waiting, {}
+        for action in waiting.values():
+            action()
 
     def end(self) -> None:
         """A rollout is over."""
@@ -123,8 +142,11 @@ class _Reports(OffPolicyAlgorithm):
         rollouts: Rollouts | None = getattr(self, ATTRIBUTE, None)
         if rollouts is None:
             return super().learn(*arguments, **options)
+        rollouts._waiting.clear()  # of a call that failed
         with rollouts.at("updating"):
-            return super().learn(*arguments, **options)
+            learned = super().learn(*arguments, **options)
+        rollouts.run_waiting()
+        return learned
 
     def _setup_learn(self, *arguments: Any, **options: Any) -> Any:
         found = super()._setup_learn(*arguments, **options)

@@ -1,0 +1,378 @@
+"""Draw the figures of docs/results from the committed runs, and the table that sums them up.
+
+``make figures`` writes docs/images/*.svg and, beside them, figures.json: a digest of what each was drawn from
+(the runs and this file). A test compares the digests, so that a figure cannot outlive its numbers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from benchmarks.defaults import CASES, judged
+from owlrl.experiments import Result, study_runs
+from owlrl.experiments.plots import INK, QUIET, new_figure, plain
+from owlrl.experiments.summary import Estimate, Group, group_by_run, single_task_scores
+from scripts import rooms
+from scripts.results_data import ROOT, results_in
+
+IMAGES = ROOT / "docs" / "images"
+DIGESTS = IMAGES / "figures.json"
+RUNS = Path("benchmarks/results")
+GRID, PENDULUM = f"{RUNS}/grid", f"{RUNS}/pendulum"
+
+# Methods as a reader knows them; how each finds the head when the task is unknown.
+ONE_HEAD, PAPER, OURS = "experience-replay", "owl", "owl-memory"
+NAMES = {ONE_HEAD: "one head", PAPER: "the paper's OWL", OURS: "owlrl"}
+UNKNOWN = {PAPER: "released+td-raw", OURS: "hedge+model"}
+COLOURS = {"task given": "#332288", "task unknown": "#8f84cc", "one": "#222222"}
+# The studies whose scores are shares of solved episodes: title, name, seeds, and which of its runs.
+STUDIES: dict[str, tuple[str, int, Callable[[Group], bool]]] = {
+    "Crossroads-4": ("crossroads", 3, lambda group: bool(group.run.arguments)),
+    "SC3": ("sc3", 10, lambda group: True),
+    "SC5": ("sc5", 10, lambda group: True),
+    "SC12": ("sc12", 3, lambda group: True),
+    "SC3+DK2": ("sc3+dk2", 3, lambda group: True),
+}
+
+
+class Row(NamedTuple):
+    """One method in one study."""
+
+    study: str
+    method: str
+    seeds: int
+    given: Estimate
+    unknown: Estimate | None
+    forgetting: float | None
+    transfer: float | None
+
+
+def groups_of(study: str, seeds: int, directory: str = GRID) -> list[Group]:
+    """A study's results, seeds of one run together."""
+    order = {run.id: place for place, run in enumerate(study_runs(study, seeds=seeds))}
+    found = [result for result in results_in(directory) if result.run.id in order]
+    return group_by_run(sorted(found, key=lambda result: order[result.run.id]))
+
+
+def summary() -> Iterator[Row]:
+    """The three methods in the studies that count solved episodes."""
+    alone = group_by_run(results_in(GRID))
+    for title, (study, seeds, wanted) in STUDIES.items():
+        for group in filter(wanted, groups_of(study, seeds)):
+            method = group.run.method
+            if method in NAMES:
+                gain = group.forward_transfer(single_task_scores(alone, group.run))
+                unknown = group.estimate(UNKNOWN[method]) if method in UNKNOWN else None
+                given, lost = group.estimate("oracle"), group.forgetting()
+                yield Row(title, NAMES[method], len(group.results), given, unknown, lost, gain)
+
+
+def summary_table(*studies: str) -> str:
+    """The table at the top of the results, or its rows of some studies."""
+    lines = ["| study | method | seeds | task given | task unknown | forgetting | forward transfer |"]
+    lines.append("|---|---|---|---|---|---|---|")
+    for row in summary():
+        if studies and row.study not in studies:
+            continue
+        numbers = (f"{x:.2f}" if x is not None else "–" for x in (row.forgetting, row.transfer))
+        unknown = row.unknown or ("as given" if row.method == NAMES[ONE_HEAD] else "–")
+        name = f"**{row.method}**" if row.method == NAMES[OURS] else row.method
+        lines.append(
+            f"| {row.study} | {name} | {row.seeds} | {row.given} | {unknown} | {' | '.join(numbers)} |"
+        )
+    return "\n".join(lines)
+
+
+def _bars(axes: Any, places: Any, found: Sequence[Estimate | None], width: float, **style: Any) -> None:
+    """Vertical bars with their intervals; nothing where there is no estimate."""
+    there = [(x, e) for x, e in zip(places, found, strict=True) if e is not None]
+    if not there:
+        return
+    at, values = [x for x, _ in there], [e.value for _, e in there]
+    bounds = [(e.interval.low, e.interval.high) if e.interval else (e.value, e.value) for _, e in there]
+    low = [max(0.0, value - bound[0]) for value, bound in zip(values, bounds, strict=True)]
+    high = [max(0.0, bound[1] - value) for value, bound in zip(values, bounds, strict=True)]
+    axes.bar(at, values, width, **style)
+    axes.errorbar(at, values, [low, high], fmt="none", ecolor=INK, elinewidth=1, capsize=2)
+
+
+def _solved_bars(axes: Any, rows: Sequence[Row]) -> None:
+    """Given and unknown side by side, a pair per row."""
+    places = np.arange(len(rows))
+    one = [row.given if row.unknown is None else None for row in rows]
+    _bars(axes, places, one, 0.4, color=COLOURS["one"], label="no task needed")
+    both = [row if row.unknown is not None else None for row in rows]
+    given, unknown = ([row and row[k] for row in both] for k in (3, 4))
+    _bars(axes, places - 0.2, given, 0.36, color=COLOURS["task given"], label="task given")
+    _bars(axes, places + 0.2, unknown, 0.36, color=COLOURS["task unknown"], label="task unknown")
+    axes.set(xticks=places, xticklabels=[row.method.replace(" ", "\n", 1) for row in rows], ylim=(0, 1.05))
+    plain(axes)
+
+
+def draw_summary() -> Any:
+    """A panel per study, the three methods in each."""
+    rows = list(summary())
+    titles = list(dict.fromkeys(row.study for row in rows))
+    figure = new_figure(10, 3.1)
+    panels = figure.subplots(1, len(titles), sharey=True)
+    for axes, title in zip(panels, titles, strict=True):
+        _solved_bars(axes, [row for row in rows if row.study == title])
+        axes.set_title(title, fontsize=10)
+    panels[0].set_ylabel("tasks solved after all training")
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize=9)
+    return figure
+
+
+def _study_figure(*titles: str) -> Callable[[], Any]:
+    def draw() -> Any:
+        rows = list(summary())
+        figure = new_figure(3.4 * len(titles) + 0.6, 3.0)
+        panels = np.atleast_1d(figure.subplots(1, len(titles), sharey=True))
+        for axes, title in zip(panels, titles, strict=True):
+            _solved_bars(axes, [row for row in rows if row.study == title])
+            axes.set_title(title, fontsize=10)
+        panels[0].set_ylabel("tasks solved at the end")
+        handles, labels = panels[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize=8)
+        return figure
+
+    return draw
+
+
+def _lying_bars(rows: Sequence[tuple[str, Estimate]], about: str) -> Any:
+    """A bar per line, from the top."""
+    figure = new_figure(7.5, 0.8 + 0.3 * len(rows))
+    axes = figure.subplots()
+    places = np.arange(len(rows))[::-1]
+    values = np.array([found.value for _, found in rows])
+    axes.barh(places, values, 0.65, color=COLOURS["task given"])
+    for place, (_, found) in zip(places, rows, strict=True):
+        if found.interval:
+            axes.plot([found.interval.low, found.interval.high], [place, place], color=QUIET, lw=2)
+        axes.text(1.07, place, f"{found.value:.2f}", va="center", fontsize=8, color=INK)
+    axes.set(yticks=places, yticklabels=[label for label, _ in rows], xlim=(0, 1.12), xlabel=about)
+    axes.set_xticks([0, 0.25, 0.5, 0.75, 1])
+    plain(axes)
+    return figure
+
+
+def draw_ablations() -> Any:
+    """What each regularizer keeps of five crossings."""
+    rows = [(group.label, group.estimate("oracle")) for group in groups_of("ablations", 3)]
+    return _lying_bars(rows, "levels solved at the end, task given (SC5, three seeds)")
+
+
+def draw_revisits() -> Any:
+    """What each variant keeps of two crossings in two rounds."""
+    rows = [(group.label, group.estimate("oracle")) for group in groups_of("revisits", 3)]
+    return _lying_bars(rows, "levels solved at the end, task given (SC2, two rounds, three seeds)")
+
+
+def draw_unseen() -> Any:
+    """Levels that nobody has seen, by method and way to act."""
+    label = "S9N1:100"
+    rows = [
+        (f"{NAMES[group.run.method]}, {policy}", group.estimate(policy, label=label))
+        for group in groups_of("unseen", 3)
+        for policy in group.policies(label)
+    ]
+    return _lying_bars(rows, "share of 100 unseen levels solved (three seeds)")
+
+
+def draw_pendulum() -> Any:
+    """Mean return of both pendulums, by method and evidence."""
+    wanted = {
+        ONE_HEAD: {"oracle": "one head, shared replay"},
+        PAPER: {"oracle": "EWC, task given", "released+nll-raw": "EWC, the paper's evidence"},
+        OURS: {
+            "oracle": "owlrl, task given",
+            "hedge+model": "owlrl, task models",
+            "hedge+reward": "owlrl, reward models",
+            "hedge+td": "owlrl, TD errors",
+            "released+nll-raw": "owlrl, the paper's evidence",
+        },
+    }
+    groups = [group for group in groups_of("pendulum", 5, PENDULUM) if group.run.rounds == 3]
+    rows = [(wanted[g.run.method][p], g.estimate(p)) for g in groups for p in wanted[g.run.method]]
+    figure = new_figure(7.5, 3.2)
+    axes = figure.subplots()
+    places = np.arange(len(rows))[::-1]
+    for place, (_, found) in zip(places, rows, strict=True):
+        axes.plot([found.interval.low, found.interval.high], [place, place], color=QUIET, lw=3)
+        axes.plot(found.value, place, "o", color=COLOURS["task given"])
+        axes.text(-333, place, f"{found.value:.0f}", va="center", fontsize=8, color=INK)
+    axes.set(yticks=places, yticklabels=[label for label, _ in rows], xlim=(-610, -320))
+    axes.set_xlabel("return per episode, mean over both tasks (five seeds, 95 % interval)")
+    plain(axes)
+    return figure
+
+
+def draw_sb3() -> Any:
+    """Stable-Baselines3 models on two opposed tasks: bare and wrapped, from random (0) to alone (1)."""
+    files = [json.loads(path.read_text(encoding="utf-8")) for path in sorted((ROOT / RUNS / "sb3").iterdir())]
+    ways = {"bare": "bare, in sequence", "told": "wrapped, task given", "not told": "wrapped, task unknown"}
+    colours = [COLOURS["one"], COLOURS["task given"], COLOURS["task unknown"]]
+    kinds = [kind for kind in ("dqn", "sac", "td3") if any(run["kind"] == kind for run in files)]
+    figure = new_figure(8.5, 2.9)
+    panels = figure.subplots(1, len(kinds), sharey=True)
+    for axes, kind in zip(panels, kinds, strict=True):
+        runs = [run for run in files if run["kind"] == kind]
+        tasks = list(runs[0]["random"])
+        low, high = (
+            np.mean([[run[name][t] for t in tasks] for run in runs], 0) for name in ("random", "alone")
+        )
+        for k, (way, label) in enumerate(ways.items()):
+            scores = [
+                [(run[way][t] - low[i]) / (high[i] - low[i]) for i, t in enumerate(tasks)] for run in runs
+            ]
+            places = np.arange(len(tasks)) + 0.27 * (k - 1)
+            axes.bar(places, np.mean(scores, 0), 0.25, color=colours[k], label=label)
+            for seed in scores:
+                axes.plot(places, seed, ".", color=QUIET, ms=3)
+        axes.axhline(1, color=QUIET, lw=1, ls=":")
+        axes.set(xticks=range(len(tasks)), xticklabels=tasks, title=kind.upper(), ylim=(-0.3, 1.25))
+        plain(axes)
+    panels[0].set_ylabel("0 random actions, 1 trained alone")
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize=9)
+    return figure
+
+
+def draw_defaults() -> Any:
+    """The bare call: what is kept of each task, and how it does with the task unknown; a dot per seed."""
+    files = [
+        json.loads(path.read_text(encoding="utf-8")) for path in (ROOT / RUNS / "defaults").glob("*.json")
+    ]
+    rows = []
+    for case in CASES:
+        runs = sorted((run for run in files if run["case"] == case), key=lambda run: run["seed"])
+        for task in runs[0]["tasks"] if runs else ():
+            found = judged(case, [run["tasks"][task] for run in runs])
+            rows.append((f"{case}, {task}", found.kept, found.ratio))
+    figure = new_figure(9, 0.9 + 0.19 * len(rows))
+    panels = figure.subplots(1, 2, sharey=True)
+    places = np.arange(len(rows))[::-1]
+    for axes, column, title in zip(panels, (1, 2), ("kept", "task unknown / task given"), strict=True):
+        for place, row in zip(places, rows, strict=True):
+            values = np.clip(row[column], 0.5, 1.1)
+            axes.plot(values, np.full(len(values), place), "o", ms=4, alpha=0.6, color=COLOURS["task given"])
+        axes.axvline(1, color=QUIET, lw=1, ls=":")
+        axes.set(title=title, xlim=(0.48, 1.12))
+        plain(axes)
+    panels[0].set(yticks=places, yticklabels=[name for name, *_ in rows])
+    return figure
+
+
+def draw_sac() -> Any:
+    """Learning curves of both SACs on Pendulum-v1."""
+    text = (ROOT / RUNS / "sac_returns.jsonl").read_text(encoding="utf-8")
+    runs = [json.loads(line) for line in text.splitlines()]
+    names = {"owlrl": "owlrl.learners.SAC", "sb3": "Stable-Baselines3's SAC"}
+    figure = new_figure(6, 2.8)
+    axes = figure.subplots()
+    for k, learner in enumerate(sorted({run["learner"] for run in runs})):
+        curves = np.array([run["curve"] for run in runs if run["learner"] == learner])
+        steps = (np.arange(curves.shape[1]) + 1) * runs[0]["frames"] / curves.shape[1]
+        colour = (COLOURS["task given"], COLOURS["one"])[k]
+        axes.plot(steps, curves.mean(0), color=colour, label=names.get(learner, learner))
+        axes.fill_between(steps, curves.min(0), curves.max(0), color=colour, alpha=0.15, lw=0)
+    axes.set(xlabel="steps", ylabel="return of 20 greedy episodes")
+    axes.legend(frameon=False, fontsize=8)
+    plain(axes)
+    return figure
+
+
+def _solved_over_time(group: Group) -> tuple[np.ndarray, np.ndarray]:
+    """Frames, and how many levels are solved then, (seeds, checks)."""
+
+    def of(result: Result) -> dict[int, float]:
+        sums: dict[int, float] = {}
+        for row in result.select("score", policy="oracle"):
+            sums[row["step"]] = sums.get(row["step"], 0.0) + row["score"]
+        return sums
+
+    seeds = [of(result) for result in group.results]
+    steps = sorted(set.intersection(*(set(seed) for seed in seeds)))
+    return np.array(steps), np.array([[seed[step] for step in steps] for seed in seeds])
+
+
+def draw_curve() -> Any:
+    """How many of five crossings are solved while they are learned one after the other."""
+    figure = new_figure(7.5, 3.0)
+    axes = figure.subplots()
+    colours = {ONE_HEAD: COLOURS["one"], PAPER: "#cc6677", OURS: COLOURS["task given"]}
+    groups = [group for group in groups_of("sc5", 10) if group.run.method in NAMES]
+    spans = [(row["start"], row["end"]) for row in groups[0].results[0].select("training")]
+    for k, (start, end) in enumerate(spans):
+        axes.axvspan(start, end, color="#eeeeee" if k % 2 else "#f8f8f8", lw=0)
+        axes.text((start + end) / 2, 5.35, f"level {k + 1}", ha="center", fontsize=8, color=QUIET)
+    for group in groups:
+        steps, solved = _solved_over_time(group)
+        colour = colours[group.run.method]
+        axes.plot(steps, solved.mean(0), color=colour, lw=2, label=NAMES[group.run.method])
+        axes.fill_between(steps, *np.quantile(solved, [0.25, 0.75], 0), color=colour, alpha=0.15, lw=0)
+    axes.set(xlabel="frames", ylabel="levels solved, of five", ylim=(0, 5.7), xlim=(0, spans[-1][1]))
+    axes.legend(frameon=False, fontsize=9, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    plain(axes)
+    return figure
+
+
+# Each figure, and what it is drawn from.
+FIGURES: dict[str, tuple[Callable[[], Any], Sequence[str]]] = {
+    "summary": (draw_summary, [GRID]),
+    "curve": (draw_curve, [GRID]),
+    "crossroads": (_study_figure("Crossroads-4"), [GRID]),
+    "crossings": (_study_figure("SC3", "SC5"), [GRID]),
+    "twelve-crossings": (_study_figure("SC12"), [GRID]),
+    "doors": (_study_figure("SC3+DK2"), [GRID]),
+    "ablations": (draw_ablations, [GRID]),
+    "revisits": (draw_revisits, [GRID]),
+    "unseen": (draw_unseen, [GRID]),
+    "pendulum": (draw_pendulum, [PENDULUM]),
+    "stable-baselines3": (draw_sb3, [f"{RUNS}/sb3"]),
+    "defaults": (draw_defaults, [f"{RUNS}/defaults"]),
+    "reference-sac": (draw_sac, [f"{RUNS}/sac_returns.jsonl"]),
+}
+
+
+def digest(sources: Sequence[str]) -> str:
+    """Of the runs and of this file."""
+    found = hashlib.sha256(Path(__file__).read_bytes())
+    for source in sources:
+        path = ROOT / source
+        for file in sorted(path.iterdir()) if path.is_dir() else [path]:
+            found.update(file.name.encode() + b"\0" + file.read_bytes())
+    return found.hexdigest()[:16]
+
+
+def digests() -> dict[str, str]:
+    """What figures.json should say."""
+    by_sources = {tuple(sources): digest(sources) for _, sources in FIGURES.values()}
+    return {name: by_sources[tuple(sources)] for name, (_, sources) in FIGURES.items()}
+
+
+def main() -> None:
+    """Draw what is out of date."""
+    import matplotlib
+
+    matplotlib.rcParams["svg.hashsalt"] = "owlrl"  # the same picture, the same file
+    IMAGES.mkdir(exist_ok=True)
+    rooms.write(IMAGES)
+    before = json.loads(DIGESTS.read_text(encoding="utf-8")) if DIGESTS.exists() else {}
+    now = digests()
+    for name, (draw, _) in FIGURES.items():
+        if before.get(name) != now[name] or not (IMAGES / f"{name}.svg").exists():
+            draw().savefig(IMAGES / f"{name}.svg", metadata={"Date": None})
+            print(f"docs/images/{name}.svg")
+    DIGESTS.write_text(json.dumps(now, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":  # python -m scripts.figures
+    main()

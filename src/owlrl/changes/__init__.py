@@ -1,0 +1,20 @@
+"""Has the task changed, which known one is it, or is it new."""
+
+from owlrl.changes.base import Detector, Judgement, TaskModel
+from owlrl.changes.baselines import ModelErrors, RewardDrift
+from owlrl.changes.contradiction import Contradiction
+from owlrl.changes.finder import Change, ChangeFinder
+from owlrl.changes.steps import History, Steps
+
+__all__ = [
+    "Change",
+    "ChangeFinder",
+    "Contradiction",
+    "Detector",
+    "History",
+    "Judgement",
+    "ModelErrors",
+    "RewardDrift",
+    "Steps",
+    "TaskModel",
+]

@@ -1,0 +1,271 @@
+"""`ChangeFinder`: follows a stream of rows, and says when their task changed and to which."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from owlrl.changes.base import Detector, Judgement
+from owlrl.changes.steps import History, Steps
+from owlrl.types import Transitions
+
+__all__ = ["Change", "ChangeFinder"]
+
+MOST_HELD = 2048  # rows under suspicion at most
+UNCLEAR = 64  # rows that are held without suspicion where nothing comparable came since
+AT_ONCE = 2  # how often the same step counts in one look: copies side by side meet it together
+IN_ALL = 4  # how often the same contradiction counts
+PROBATION = 1024  # rows during which a new task needs more evidence, and may turn out to be a known one
+LEAST = 8  # comparable rows before a task is recognised
+CONTRADICTED = 0.15  # a task that is contradicted by a larger share of comparable rows is another
+
+
+@dataclass(frozen=True)
+class Change:
+    """The task is another one.
+
+    Attributes:
+        to: the task that fits; None for one that is not known.
+        rows: how many of the newest rows were of it.
+        confidence: probability that it was a change, by the evidence.
+        merged: the task before was no task: all its rows are of ``to``.
+
+    >>> from owlrl.changes import Change
+    >>> Change("left", 12, 0.99).merged
+    False
+    """
+
+    to: str | None
+    rows: int
+    confidence: float
+    merged: bool = False
+
+
+class Sums:
+    """Sums of evidence that never fall below zero (CUSUM), over rows that are numbered from 0 on.
+
+    The same contradiction counts a few times only: copies of an environment meet it together.
+
+    >>> import numpy as np
+    >>> from owlrl.changes import Judgement
+    >>> from owlrl.changes.finder import Sums
+    >>> sums = Sums()
+    >>> evidence = np.array([[-1.0, 2.0, 0.0, -0.5, 3.0]])
+    >>> sums.add(Judgement(evidence, evidence[0] != 0, evidence[0] > 0), threshold=4.0)
+    (1, 4.5)
+    """
+
+    def __init__(self) -> None:
+        self.values = np.zeros(0)
+        self.begun = np.zeros(0, np.int64)  # of each: the row at which it left zero
+        self.clear = 0  # behind the last row that agreed
+        self._rows = 0
+        self._repeats: Counter[int] = Counter()
+
+    def add(self, judgement: Judgement, threshold: float) -> tuple[int, float] | None:
+        """Add the next rows; where a sum is full, the row at which it began, and the sum."""
+        if len(self.values) != len(judgement.evidence):
+            self.values, self.begun = (
+                np.zeros(len(judgement.evidence)),
+                np.zeros(len(judgement.evidence), int),
+            )
+        before, which, now = self._rows, judgement.which, Counter[int]()
+        self._rows += judgement.evidence.shape[1]
+        for row in np.flatnonzero(judgement.evidence.any(0)).tolist():
+            if which is not None:
+                now[which[row]] += 1
+                if now[which[row]] > AT_ONCE or self._repeats[which[row]] == IN_ALL:
+                    continue
+                self._repeats[which[row]] += bool(judgement.contradicts[row])
+            for k, evidence in enumerate(judgement.evidence[:, row].tolist()):
+                if evidence > 0 and not self.values[k]:
+                    self.begun[k] = self.clear if k == 0 else before + row
+                self.values[k] = max(0.0, self.values[k] + evidence)
+                if self.values[k] >= threshold:
+                    return int(self.begun[k]), float(self.values[k])
+            if judgement.evidence[0, row] < 0:
+                self.clear = before + row + 1
+        if not self.values.any():
+            self._repeats.clear()
+        return None
+
+    def drop(self, rows: int) -> None:
+        """The first ``rows`` rows are gone, with what began in them; number the others from 0 on."""
+        self.values[self.begun < rows] = 0.0  # suspicion that led to nothing
+        self._rows -= rows
+        self.begun, self.clear = np.maximum(self.begun - rows, 0), max(self.clear - rows, 0)
+
+
+class ChangeFinder:
+    """Sums up what a `Detector` says of a stream, holds rows back while there is suspicion, and decides.
+
+    Feed it all rows with `see`. Rows beyond suspicion are learned as the current task's. After a `Change`
+    call `enter` with the task's name; the rows since the change are then that task's.
+
+    Args:
+        detector: what tells tasks apart.
+
+    >>> import torch
+    >>> from owlrl.changes import ChangeFinder, Contradiction
+    >>> from owlrl.types import Transitions
+    >>> state = torch.arange(64.0) % 8
+    >>> def rows(pays):
+    ...     return Transitions(state, state.long() * 0, (state == pays).float(), (state + 1) % 8, state < 0,
+    ...                        torch.ones(64))
+    >>> finder = ChangeFinder(Contradiction())
+    >>> finder.enter("task 0", new=True)
+    >>> [finder.see(rows(2)) for _ in range(20)] == [None] * 20
+    True
+    >>> finder.see(rows(5))
+    Change(to=None, rows=62, confidence=0.999..., merged=False)
+    """
+
+    def __init__(self, detector: Detector) -> None:
+        self.detector = detector
+        self.task = ""
+        self.age = 0  # rows learned in this visit
+        self._history = History()
+        self._young: list[Steps] | None = None  # all rows of a task on probation
+        self._held: list[tuple[Steps, Judgement]] = []
+        self._sums = Sums()  # over the rows that are held
+
+    @property
+    def suspicion(self) -> float:
+        """The largest sum, as a part of the threshold."""
+        return float(self._sums.values.max(initial=0.0)) / self._threshold
+
+    @property
+    def held(self) -> int:
+        """Rows that may turn out to be another task's."""
+        return sum(len(steps) for steps, _ in self._held)
+
+    @property
+    def _threshold(self) -> float:
+        return self.detector.threshold * (1.5 if self._young is not None else 1.0)
+
+    def enter(self, task: str, *, new: bool) -> None:
+        """The rows that are held, and those that follow, are of ``task``."""
+        steps = [steps for steps, _ in self._held]
+        self.task, self.age, self._held = task, 0, []
+        self._young = [] if new else None
+        self._sums = Sums()
+        for piece in steps:
+            self._learn(piece, self.detector.judge(task, piece))
+
+    def see(self, rows: Transitions) -> Change | None:
+        """Take in the newest rows; a change, if there was one."""
+        steps = self._history.follow(rows)
+        judgement = self.detector.judge(self.task, steps, stride=self.detector.stride)
+        self._held.append((steps, judgement))
+        alarm = self._sums.add(judgement, self._threshold)
+        if alarm is not None:
+            return self._decide(*alarm)
+        self._release()
+        return self._merge() if self._young is not None else None
+
+    def _release(self) -> None:
+        """Learn the rows that are beyond suspicion."""
+        sums, held = self._sums, self.held
+        suspected = sums.begun[sums.values > 0]
+        keep_from = int(suspected.min()) if len(suspected) else max(sums.clear, held - UNCLEAR)
+        out = max(keep_from, held - MOST_HELD)
+        sums.drop(out)
+        while out:
+            steps, judgement = self._held.pop(0)
+            if len(steps) > out:
+                self._held.insert(0, (steps[out:], _part(judgement, slice(out, None))))
+                steps, judgement = steps[:out], _part(judgement, slice(out))
+            out -= len(steps)
+            self._learn(steps, judgement)
+
+    def _learn(self, steps: Steps, judgement: Judgement) -> None:
+        self.detector.learn(self.task, steps, judgement)
+        self.age += len(steps)
+        if self._young is not None:
+            self._young.append(steps)
+            if self.age >= PROBATION:
+                self._young = None
+
+    def _decide(self, begun: int, total: float) -> Change:
+        """An alarm: which task were the rows since the change began?"""
+        held = Steps.joined(steps for steps, _ in self._held)
+        said = self.detector.judge(self.task, held[begun:])  # this time all of them
+        first = int(np.argmax(said.contradicts))
+        agreed = np.flatnonzero((said.comparable & ~said.contradicts)[:first])
+        later = int(agreed[-1]) + 1 if len(agreed) else 0  # rows that were still the current task's
+        begun += later
+        if begun:
+            self._learn(held[:begun], self.detector.judge(self.task, held[:begun]))
+        to = self._known(held[begun:], said.contradicts[later:], LEAST)
+        self._hold(held[begun:])
+        return Change(to, len(held) - begun, float(1.0 - np.exp(-total)))
+
+    def _hold(self, steps: Steps) -> None:
+        """Hold these rows alone."""
+        self._held = [(steps, Judgement.silent(len(steps)))]
+
+    def _known(self, steps: Steps, wrong: np.ndarray, least: int) -> str | None:
+        """The task that explains steps best which contradict the current one at ``wrong``; None for none."""
+        best, most = None, 0.0
+        for task in self.detector.tasks:
+            if task == self.task:
+                continue
+            said = self.detector.judge(task, steps)
+            comparable, against = int(said.comparable.sum()), int(said.contradicts.sum())
+            explained = said.comparable & ~said.contradicts & wrong
+            if comparable < min(least, len(steps)) or against > CONTRADICTED * comparable:
+                continue
+            if 2 * explained.sum() < wrong.sum() or Sums().add(said, self.detector.threshold / 2) is not None:
+                continue
+            if comparable - 2 * against > most:
+                best, most = task, comparable - 2 * against
+        return best
+
+    def _merge(self) -> Change | None:
+        """A task on probation that is a known one after all; looked at four times."""
+        young, quarter = self._young or [], PROBATION // 4
+        count = sum(map(len, young))
+        if not young or count // quarter == (count - len(young[-1])) // quarter or self._sums.values.any():
+            return None
+        steps = Steps.joined(young)
+        to = self._known(steps, np.ones(len(steps), np.bool_), len(steps) // 2)
+        if to is None:
+            return None
+        self._hold(Steps.joined([steps, *(piece for piece, _ in self._held)]))
+        return Change(to, self.held, 1.0, merged=True)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything needed to go on."""
+        return {
+            "task": self.task,
+            "age": self.age,
+            "history": self._history.state_dict(),
+            "detector": self.detector.state_dict(),
+            "held": [steps.arrays() for steps, _ in self._held],
+            "young": None if self._young is None else [steps.arrays() for steps in self._young],
+        }
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:
+        """Go on from what ``state_dict`` gave; rows that were held are looked at again."""
+        self.detector.load_state_dict(state_dict["detector"])
+        self._history.load_state_dict(state_dict["history"])
+        self.task, self.age = str(state_dict["task"]), int(state_dict["age"])
+        young = state_dict["young"]
+        self._young = None if young is None else [Steps.from_arrays(arrays) for arrays in young]
+        self._held, self._sums = [], Sums()
+        for arrays in state_dict["held"]:
+            steps = Steps.from_arrays(arrays)
+            judgement = self.detector.judge(self.task, steps, stride=self.detector.stride)
+            self._held.append((steps, judgement))
+            self._sums.add(judgement, np.inf)
+
+
+def _part(judgement: Judgement, rows: slice) -> Judgement:
+    which = None if judgement.which is None else judgement.which[rows]
+    return Judgement(
+        judgement.evidence[:, rows], judgement.comparable[rows], judgement.contradicts[rows], which
+    )

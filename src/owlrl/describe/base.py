@@ -1,0 +1,354 @@
+"""`DescribedLearner`: the base of `QLearner` and `ActorCriticLearner`, also of a user's learner."""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from typing_extensions import Self
+
+from owlrl._arguments import Arguments
+from owlrl.checkpoint import get_rng_state, set_rng_state
+from owlrl.describe.given import as_replay, trial_problems
+from owlrl.describe.trained import Trained, ownership_problems
+from owlrl.errors import OwlStateError
+from owlrl.heads import MultiHeadQ
+from owlrl.heads.modes import eval_mode, probing
+from owlrl.heads.promote import default_input
+from owlrl.protocols import Consolidation, MultiHead, Stateful, TaskReplay, missing_members
+from owlrl.types import HeadPointer, Transitions
+
+__all__ = ["DescribedLearner"]
+
+Preprocess = Callable[[Tensor], Tensor]
+
+
+class DescribedLearner(ABC):
+    """A learner described by its parts: `Trained` networks by name, a replay, a discount, schedules.
+
+    A subclass says what the networks' outputs mean: `inputs`, `act`, `values`, `td_errors` and
+    `consolidation`; `ask` calls a network. The rest of `owlrl.protocols.OffPolicyLearner` is done here: heads
+    in networks, targets and optimizers, checks, a trial row. `QLearner` describes a DQN,
+    `ActorCriticLearner` a SAC, TD3 or DDPG.
+
+    Args:
+        trained: the networks by name.
+        replay: as for `QLearner`.
+        gamma: the discount.
+        per_task: what is kept per task, by name.
+        preprocess: how a batch of raw observations becomes the networks' input.
+        on_task_end: called when a task is left, before anything of it is remembered.
+
+    >>> import torch
+    >>> from torch import nn
+    >>> from owlrl import OwlWrapper, Trained
+    >>> from owlrl.describe import DescribedLearner
+    >>> from owlrl.protocols import Consolidation
+    >>> from owlrl.td import taken
+    >>> class Bandit(DescribedLearner):  # a value per action, no bootstrap
+    ...     def inputs(self, name, rows):
+    ...         return (self.prepare(rows.observation),)
+    ...     def act(self, observation, heads):
+    ...         return self.ask("v", heads, self.prepare(observation)).argmax(-1)
+    ...     def values(self, observation):
+    ...         return self.ask("v", None, self.prepare(observation)).amax(-1)
+    ...     def td_errors(self, rows, heads):
+    ...         return rows.reward - taken(self.ask("v", None, *self.inputs("v", rows))[heads], rows.action)
+    ...     def consolidation(self, rows):
+    ...         v, inputs = self.networks["v"], self.inputs("v", rows)
+    ...         return {"v": Consolidation(v, v.pointer.head, inputs, (rows.action,), taken, taken)}
+    >>> v = nn.Linear(4, 3)
+    >>> learner = Bandit({"v": Trained(v, torch.optim.SGD(v.parameters(), 0.1))}, replay=[])
+    >>> OwlWrapper(learner).learner
+    Bandit(Linear)
+    """
+
+    _joins = False  # whether networks may answer with several tensors
+
+    def __init__(
+        self,
+        trained: Mapping[str, Trained],
+        *,
+        replay: Any = None,
+        gamma: float = 0.99,
+        per_task: Mapping[str, Stateful] | None = None,
+        preprocess: Preprocess | None = None,
+        on_task_end: Callable[[], None] | None = None,
+    ) -> None:
+        arguments = Arguments(type(self).__name__)
+        self.gamma: float = arguments.number("gamma", gamma, least=0.0, most=1.0)
+        self.preprocess = arguments.function(
+            "preprocess", preprocess, "of a batch of observations", none=True
+        )
+        self.on_task_end = arguments.function("on_task_end", on_task_end, "without arguments", none=True)
+        self.replay: TaskReplay | None = as_replay(replay, gamma=gamma)
+        self.per_task: Mapping[str, Stateful] = dict(per_task or {})
+        self._trained = dict(trained)
+        self._wrong_arguments = arguments.problems
+
+    @property
+    def networks(self) -> dict[str, MultiHead]:
+        """The trained networks by name."""
+        return {name: part.heads for name, part in self._trained.items()}
+
+    @property
+    def targets(self) -> dict[str, MultiHead]:
+        """The target networks, under the same names."""
+        heads = {name: part.target_heads for name, part in self._trained.items()}
+        return {name: target for name, target in heads.items() if target is not None}
+
+    @property
+    def optimizers(self) -> dict[str, Optimizer]:
+        """The optimizer of each network, under the network's name."""
+        return {name: p.optimizer for name, p in self._trained.items() if p.optimizer is not None}
+
+    @property
+    def seed(self) -> int | None:
+        """None: a script's own seed is not known here."""
+        return None
+
+    @property
+    def pretrained(self) -> bool:
+        """Whether some optimizer has made steps already (as far as its state tells)."""
+        return any(bool(optimizer.state) for optimizer in self.optimizers.values())
+
+    def scaling(self) -> Any:
+        """None: networks see rows as ``preprocess`` makes them."""
+        return None
+
+    def finish_task(self) -> None:
+        """Call ``on_task_end``: the time to hand over averaged weights."""
+        if self.on_task_end is not None:
+            self.on_task_end()
+
+    def bind(self) -> None:
+        """Give the networks and their targets heads; all follow one active head."""
+        layers = self._output_layers()  # all are found before any is changed
+        native = [part.network for part in self._trained.values() if isinstance(part.network, MultiHeadQ)]
+        pointer = native[0].pointer if native else HeadPointer()
+        for name, part in self._trained.items():
+            part.bind(layers[name], pointer, join=self._joins)
+
+    def unbind(self, head: int) -> None:
+        """Give plain networks back their output layers, with the values of ``head``."""
+        for part in self._trained.values():
+            part.unbind(head)
+
+    def add_head(self, *, num_actions: int | None = None) -> int:
+        """Grow networks, targets and optimizers together; the targets' heads are equal."""
+        indices = [part.add_head(num_actions=num_actions) for part in self._trained.values()]
+        return indices[0]
+
+    def reset_head(self, head: int) -> None:
+        """Let a head of every network and target start over."""
+        for part in self._trained.values():
+            part.reset_head(head)
+
+    def record(self, numbers: Mapping[str, float]) -> None:
+        """Nothing: a script's own log is not known here; ``OwlWrapper(watch=...)`` is called instead."""
+        return
+
+    def at_border(self, callback: Callable[[], None]) -> Callable[[], None] | None:
+        """None: only a script's own loop knows where its turns end."""
+        return None
+
+    def set_env(self, env: object) -> None:
+        """Refused: the loop of a hand-written learner has its environment in its own hands."""
+        raise OwlStateError(
+            f"{type(self).__name__}: env= was given, but this learner's own loop chooses its environment; "
+            "leave it out and step that environment inside the block"
+        )
+
+    def prepare(self, observation: Tensor) -> Tensor:
+        """What the networks are called with for a batch of raw observations."""
+        if self.preprocess is not None:
+            prepared: Tensor = self.preprocess(observation)
+            return prepared
+        like = next(self._asked_first.network.parameters())
+        return observation.to(device=like.device, dtype=like.dtype)
+
+    def trial(self, row: Transitions | None = None) -> list[str]:
+        """Run one row through all that is needed later, and say what fails.
+
+        Before the learner is wrapped this is done with copies of its networks that have two heads, then
+        with the networks themselves, in evaluation mode. Nothing is changed, no random number is used up.
+
+        Args:
+            row: a row as the replay gives it; None for one of zeros. Where not even the shape of an
+                observation is known (a list and a network that does not begin with an ``nn.Linear``),
+                there is nothing to try before the first row has come.
+        """
+        with _generators_restored():
+            try:
+                learner = self if self._is_bound else self._rehearsed()
+                rows = self._zeros() if row is None else row
+            except Exception:  # what cannot be copied or asked yet is tried when the first row has come
+                return []
+            found = self._row_problems(rows)
+            if found:
+                return found
+            with torch.no_grad(), probing(*learner._modules()):
+                return trial_problems(learner, rows)
+
+    def ask(self, name: str, heads: Tensor | int | None, *inputs: Tensor) -> Tensor:
+        """What a network answers, in evaluation mode and without gradients.
+
+        (B, O) with row ``b`` by ``heads[b]``, or all by one head; (H, B, O) by every head where it is None.
+        """
+        network = self.networks[name]
+        with torch.no_grad(), eval_mode(network.module):
+            if heads is None:
+                return network.all_heads(*inputs)
+            if isinstance(heads, int):
+                return network(*inputs, head=heads)
+            return network.per_row(*inputs, heads=heads.to(inputs[0].device))
+
+    def problems(self) -> list[str]:
+        """Everything that is wrong with this description, found without changing anything."""
+        found = []
+        optimizers = [part.optimizer for part in self._trained.values()]
+        for name, part in self._trained.items():
+            found += part.problems(name)
+            if part.can_be_asked:
+                found += part.head_problems(name, partial(self._example_of, name))
+                found += ownership_problems(name, dict(part.network.named_parameters()), optimizers)
+        return found + self._common_problems()
+
+    @abstractmethod
+    def inputs(self, name: str, rows: Transitions) -> tuple[Tensor, ...]:
+        """What network ``name`` is called with for these rows."""
+
+    @abstractmethod
+    def act(self, observation: Tensor, heads: Tensor | int) -> Tensor:
+        """Greedy actions, row ``b`` by head ``heads[b]``, or all by one head."""
+
+    @abstractmethod
+    def values(self, observation: Tensor) -> Tensor:
+        """The greedy value of every head, (H, B)."""
+
+    @abstractmethod
+    def td_errors(self, transitions: Transitions, heads: np.ndarray) -> Tensor:
+        """δ (len(heads), B) of the given heads."""
+
+    @abstractmethod
+    def consolidation(self, rows: Transitions) -> dict[str, Consolidation]:
+        """What a regularizer may look at, per network."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(type(p.network).__name__ for p in self._trained.values())})"
+
+    def _output_layers(self) -> dict[str, list[str]]:
+        """Names of the output layers by network; raises where they are not found."""
+        return {name: part.output_layers(self._example_of(name)) for name, part in self._trained.items()}
+
+    def _example_of(self, name: str) -> tuple[Tensor, ...] | None:
+        """What a network's output layers are found with; None lets the search say what it needs."""
+        known = getattr(self.replay, "observation_shape", None) is not None
+        return self.inputs(name, self._zeros(1)) if known else None
+
+    def _zero_action(self, rows: int) -> Tensor:
+        """Actions for rows of zeros."""
+        floats = np.dtype(getattr(self.replay, "action_dtype", np.int64)).kind == "f"
+        shape = getattr(self.replay, "action_shape", ())
+        return torch.zeros(rows, *shape, dtype=torch.float32 if floats else torch.int64)
+
+    def _row_problems(self, rows: Transitions) -> list[str]:
+        """What can be seen of rows before any network is asked."""
+        return []
+
+    @property
+    def _is_bound(self) -> bool:
+        return all(part.is_bound for part in self._trained.values())
+
+    @property
+    def _num_actions(self) -> int | None:
+        """How many discrete actions there are, where the replay knows."""
+        count = getattr(self.replay, "num_actions", None)
+        return None if count is None else int(count)
+
+    def _modules(self) -> Iterator[nn.Module]:
+        for part in self._trained.values():
+            yield part.heads.module
+            if part.target_heads is not None:
+                yield part.target_heads.module
+
+    def _rehearsed(self) -> Self:
+        """This learner with copies of its networks, which have two heads."""
+        layers, twin = self._output_layers(), copy.copy(self)
+        memo: dict[int, Any] = {}
+        pointer = HeadPointer()
+        twin._trained = {
+            name: part.rehearsal(layers[name], pointer, memo, join=self._joins)
+            for name, part in self._trained.items()
+        }
+        return twin
+
+    def _zeros(self, rows: int = 3) -> Transitions:
+        observation = self._zero_observation(rows)
+        return Transitions(
+            observation=observation,
+            action=self._zero_action(rows),
+            reward=torch.zeros(rows),
+            next_observation=observation,
+            terminated=torch.zeros(rows, dtype=torch.bool),
+            discount=torch.full((rows,), float(self.gamma)),
+        )
+
+    def _zero_observation(self, rows: int) -> Tensor:
+        """Raw observations of zeros; raises where nobody knows their shape."""
+        shape = getattr(self.replay, "observation_shape", None)
+        if shape is not None:
+            dtype = getattr(self.replay, "observation_dtype", np.float32)
+            return torch.from_numpy(np.zeros((rows, *shape), dtype=dtype))
+        if self.preprocess is not None:
+            raise OwlStateError("nothing tells the shape of an observation before it is prepared")
+        example = default_input(self._asked_first.network)
+        return example.expand(rows, *example.shape[1:])
+
+    @property
+    def _asked_first(self) -> Trained:
+        """The network that is called with an observation alone."""
+        return next(iter(self._trained.values()))
+
+    def _prepared_example(self) -> Tensor:
+        """One observation of zeros as the networks take it; raises where nobody knows its shape."""
+        if getattr(self.replay, "observation_shape", None) is None:
+            return default_input(self._asked_first.network)
+        return self.prepare(self._zero_observation(1))
+
+    def _common_problems(self) -> list[str]:
+        found = list(self._wrong_arguments)
+        replay = self.replay
+        if replay is not None and (missing := missing_members(replay, TaskReplay)):
+            found.append(
+                f"replay is a {type(replay).__name__} and lacks {', '.join(missing)}; expected a "
+                "TaskScopedReplay, a list or deque of transitions, or the ReplayBuffer of CleanRL's scripts"
+            )
+        replayed = getattr(replay, "gamma", self.gamma)
+        if replayed != self.gamma:
+            found.append(f"gamma is {self.gamma!r} but the replay's is {replayed!r}; give both the same")
+        for name, item in self.per_task.items():
+            if missing_members(item, Stateful) or isinstance(item, Optimizer):
+                found.append(
+                    f"per_task[{name!r}] is a {type(item).__name__}; expected an object with state_dict and "
+                    "load_state_dict that is not an optimizer (those grow with the heads)"
+                )
+        return found
+
+
+@contextmanager
+def _generators_restored() -> Iterator[None]:
+    """Afterwards the global generators of torch, numpy and ``random`` are where they were."""
+    state = get_rng_state()
+    try:
+        yield
+    finally:
+        set_rng_state(state)

@@ -1,0 +1,120 @@
+"""`Plan`: everything that decides what the trials of a comparison are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from owlrl._arguments import Arguments
+from owlrl.experiments.fingerprint import fingerprint
+from owlrl.experiments.methods import RANDOM, Method, find_method
+from owlrl.experiments.study import Trial
+
+__all__ = ["EVALUATION", "Plan"]
+
+EVALUATION = 10_000  # added to a run's seed: no episode of the training is evaluated
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What `compare` was asked for, checked: everything that decides what a trial is.
+
+    Attributes:
+        make_model: ``make_model(env, seed)``.
+        tasks: a Gymnasium id or a factory by name.
+        methods: the methods themselves.
+        steps: of each task in each round.
+        seeds: of the trials.
+        rounds: how often the sequence of tasks is gone through.
+        eval_every: steps between two points of a learning curve; None for none.
+        eval_episodes: episodes of each evaluation.
+
+    >>> from owlrl.experiments import Plan
+    >>> plan = Plan.of(print, tasks={"left": "CartPole-v1"}, steps=10, methods=["owl"], seeds=2)
+    >>> plan.steps, plan.seeds
+    ({'left': 10}, (0, 1))
+    """
+
+    make_model: Callable[[Any, int], Any]
+    tasks: dict[str, Any]
+    methods: tuple[Method, ...]
+    steps: dict[str, int]
+    seeds: tuple[int, ...]
+    rounds: int = 1
+    eval_every: int | None = None
+    eval_episodes: int = 20
+
+    @classmethod
+    def of(
+        cls,
+        make_model: Any,
+        *,
+        tasks: Any,
+        steps: Any,
+        methods: Any = ("bare", "alone", "owl"),
+        seeds: Any = 5,
+        rounds: Any = 1,
+        eval_every: Any = None,
+        eval_episodes: Any = 20,
+    ) -> Plan:
+        """The plan of `compare`'s arguments; one error names all that is wrong with them."""
+        arguments = Arguments("compare")
+        arguments.function("make_model", make_model, "make_model(env, seed)")
+        named = dict(tasks) if isinstance(tasks, Mapping) else {}
+        if not named or not all(isinstance(name, str) and name for name in named):
+            arguments.problem(
+                f"tasks is {tasks!r}; expected a mapping from names to ids or factories f(seed)"
+            )
+        each = dict(steps) if isinstance(steps, Mapping) else dict.fromkeys(named, steps)
+        if set(each) != set(named):
+            arguments.problem(
+                f"steps has {', '.join(map(repr, each))}; expected one number per task, or one for all"
+            )
+        each = {name: arguments.integer(f"steps of {name!r}", number) for name, number in each.items()}
+        if not isinstance(seeds, Sequence):
+            number = arguments.integer("seeds", seeds)
+            seeds = range(number) if isinstance(number, int) else ()
+        chosen = tuple(
+            arguments.integer("seed", seed, least=0, most=2**31 - 1 - EVALUATION) for seed in seeds
+        )
+        found = [find_method(method) for method in ([methods] if isinstance(methods, str) else methods)]
+        names = [method.name for method in found]
+        if not found or len(set(names)) != len(names) or RANDOM.name in names:
+            arguments.problem(
+                f"methods are {names}; expected at least one, each once, and not {RANDOM.name!r}"
+            )
+        every = arguments.integer("eval_every", eval_every, none=True)
+        episodes = arguments.integer("eval_episodes", eval_episodes)
+        times = arguments.integer("rounds", rounds)
+        arguments.check()
+        return cls(make_model, named, tuple(found), each, chosen, times, every, episodes)
+
+    def settings(self) -> dict[str, Any]:
+        """All that is plain data, as a trial keeps it."""
+        return {
+            "tasks": list(self.tasks),
+            "steps": self.steps,
+            "rounds": self.rounds,
+            "eval_every": self.eval_every,
+            "eval_episodes": self.eval_episodes,
+        }
+
+    def trials(self) -> list[Trial]:
+        """One per method and seed, seed after seed, and random actions last; nothing of them has been run."""
+        settings, chosen = self.settings(), [*self.methods, RANDOM]
+        sources = {m.name: fingerprint(self.make_model, self.tasks, m) for m in chosen}
+        return [
+            Trial(method.name, seed, settings, sources[method.name], method.about)
+            for method in sorted(chosen, key=lambda method: method is RANDOM)
+            for seed in self.seeds
+        ]
+
+    def method(self, name: str) -> Method:
+        """The method of that name."""
+        return next(method for method in (*self.methods, RANDOM) if method.name == name)
+
+    @property
+    def total(self) -> int:
+        """Steps of one trial."""
+        return self.rounds * sum(self.steps.values())

@@ -1,0 +1,243 @@
+"""`Visits`: the tasks of one trial of `compare`, trained in turn; killed at any moment, it goes on."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any
+
+from owlrl.acting.episodes import run_episodes
+from owlrl.checkpoint import get_rng_state, set_rng_state
+from owlrl.describe.given import as_env
+from owlrl.errors import OwlStateError
+from owlrl.experiments.journal import Journal
+from owlrl.experiments.keeping import Keeper
+from owlrl.experiments.methods import Envs, Learned, Method
+from owlrl.experiments.models import Watch, greedy_policy, make_env, seed_env, share_statistics
+from owlrl.experiments.plan import EVALUATION, Plan
+from owlrl.experiments.study import Row
+from owlrl.experiments.training import kept_generators
+
+__all__ = ["Visits"]
+
+
+class Visits:
+    """One seed of one method: training, task after task, and all that is looked at on the way.
+
+    Args:
+        plan: of the study.
+        method: the method.
+        seed: of everything.
+        keeper: what keeps the work between processes.
+        tell: called with what is being done.
+
+    Attributes:
+        rows: what was found.
+        learned: what the method has learned, from `run` on.
+
+    >>> from owlrl.experiments import Plan
+    >>> from owlrl.experiments.keeping import Keeper
+    >>> from owlrl.experiments.visits import Visits
+    >>> from owlrl.learners import DQN
+    >>> plan = Plan.of(lambda env, seed: DQN(env, seed=seed), tasks={"upright": "CartPole-v1"}, steps=50,
+    ...                methods=["bare"], seeds=1, eval_episodes=1)
+    >>> visits = Visits(plan, plan.method("bare"), 0, Keeper(None, "mine"), print)
+    >>> visits.run()
+    bare, seed 0: upright (1 of 1)
+    >>> len(visits.rows)
+    2
+    """
+
+    learned: Learned
+
+    def __init__(
+        self, plan: Plan, method: Method, seed: int, keeper: Keeper, tell: Callable[[str], None]
+    ) -> None:
+        self.plan, self.method, self.seed, self.keeper, self.tell = plan, method, seed, keeper, tell
+        self.envs = Envs(self._fresh)
+        self.rows: list[Row] = []
+        self._journals: dict[str, Journal] = {}
+        self._exact: bool | None = None  # whether environments can be put back; None until it was tried
+        self._made: list[Any] = []
+        self._visit = 0
+        self._scored: int | None = None  # scores after the visit so far; None while it is trained
+        self._seconds = 0.0  # that the visit's training took so far
+
+    def run(self) -> None:
+        """Do all that is not done yet."""
+        every = [(number, task) for number in range(self.plan.rounds) for task in self.plan.tasks]
+        watch = self._go_on(every)
+        if watch is None:
+            self._start()
+        for visit, (number, task) in list(enumerate(every))[self._visit :]:
+            self._visit = visit
+            self.tell(f"{self.method.name}, seed {self.seed}: {task} ({visit + 1} of {len(every)})")
+            if self._scored is None:
+                self._train(watch or _Look(self, task), number, task)
+            watch = None
+            asked = [(other, mode) for other in self.plan.tasks for mode in self.learned.modes]
+            for other, mode in asked[self._scored :]:
+                row = self._score(other, mode)
+                self.rows += [row] if row else []
+                self._scored = (self._scored or 0) + 1
+                self._keep(task)
+            self._finish_curve(task)
+            self._scored = None
+
+    def close(self) -> None:
+        """Close all environments."""
+        for env in self._made:
+            env.close()
+
+    def _start(self) -> None:
+        for task in self.plan.tasks:
+            env = self._env(task)
+            if self.keeper.path is not None:
+                self._journals[task] = Journal(env)
+            seed_env(env, self.seed)
+            self.envs[task] = env
+        self.learned = self.method.start(self.plan.make_model, next(iter(self.envs.values())), self.seed)
+
+    def _go_on(self, every: list[tuple[int, str]]) -> _Look | None:
+        """Put everything back that was kept; what was in training, if something was."""
+        kept = self.keeper.load()
+        if kept is None:
+            return None
+        self._exact = kept["envs"] is not None
+        for task in self.plan.tasks:
+            self.envs[task] = self._env(task)
+            self._journals[task] = Journal(self.envs[task])
+            if self._exact and not self._journals[task].replay(kept["envs"][task]):
+                raise OwlStateError(
+                    f"the environment of {task!r} did other things when its actions were repeated, so that "
+                    f"the run cannot go on; remove {self.keeper.path} to start it again"
+                )
+            if not self._exact:
+                seed_env(self.envs[task], self.seed)
+            self.envs[task].action_space.seed(self.seed)
+        self._visit, self._scored, self._seconds = kept["visit"], kept["scored"], kept["seconds"]
+        self.rows = kept["rows"]
+        task, first = every[self._visit][1], next(iter(self.plan.tasks))
+        self.learned = self.method.start(self.plan.make_model, self._fresh(first), self.seed)
+        self.learned.load_state_dict(kept["learned"], self.envs, task)
+        set_rng_state(kept["rng"])
+        look = _Look(self, task)
+        look.done = look.seen = kept["seen"]
+        look.goal, look.due = kept["goal"], kept["due"]
+        return look
+
+    def _train(self, watch: _Look, number: int, task: str) -> None:
+        watch.begun = time.perf_counter() - self._seconds
+        self.learned.train(task, self.envs[task], self.plan.steps[task], watch)
+        took = time.perf_counter() - watch.begun
+        row = {"kind": "training", "visit": self._visit, "round": number, "task": task}
+        self.rows.append({**row, "steps": self.plan.steps[task], "seconds": took})
+        self._scored, self._seconds = 0, 0.0
+        self._keep(task)
+
+    def keep_training(self, look: _Look) -> None:
+        """Here the model that is trained can be written down."""
+        if look.seen and self._exact is not False:
+            self._seconds = time.perf_counter() - look.begun
+            self.keeper.tick(lambda: self._state(look))
+
+    def _keep(self, task: str) -> None:
+        """Between two visits: here a new episode begins anyway."""
+        self.keeper.tick(lambda: self._state(_Look(self, task)))
+
+    def _state(self, look: _Look) -> dict[str, Any] | None:
+        if self._exact is None:
+            self._exact = all(self._can_be_put_back(task) for task in self.plan.tasks)
+        if not self._exact and self._scored is None:
+            return None
+        envs = {name: journal.state_dict() for name, journal in self._journals.items()}
+        return {
+            "visit": self._visit,
+            "scored": self._scored,
+            "seen": look.seen,
+            "goal": look.goal,
+            "due": look.due,
+            "seconds": self._seconds,
+            "rows": self.rows,
+            "envs": envs if self._exact else None,
+            "learned": self.learned.state_dict(),
+            "rng": get_rng_state(),
+        }
+
+    def _can_be_put_back(self, task: str) -> bool:
+        """Try what another process would do."""
+        with kept_generators(), closing(self._env(task)) as env:
+            if Journal(env).replay(self._journals[task].state_dict()):
+                return True
+        warnings.warn(
+            f"compare: {self.method.name}, seed {self.seed} is kept after each task only: the environment of "
+            f"{task!r} is not decided by its seed and its actions, so that it cannot be put back inside one",
+            UserWarning,
+            stacklevel=8,
+        )
+        return False
+
+    def _env(self, task: str) -> Any:
+        env = self.method.view(make_env(self.plan.tasks[task], self.seed))
+        self._made.append(env)
+        return env
+
+    def _fresh(self, task: str) -> Any:
+        env = self._env(task)
+        seed_env(env, self.seed)
+        return env
+
+    def _score(self, task: str, mode: str) -> Row | None:
+        """One evaluation, in a new environment; None if the method cannot act there yet."""
+        env = self.method.view(make_env(self.plan.tasks[task], self.seed))
+        share_statistics(self.envs[task], env)
+        with kept_generators(), closing(env):
+            found = self.learned.score(
+                env, task, mode=mode, episodes=self.plan.eval_episodes, seed=EVALUATION + self.seed
+            )
+        if found is None:
+            return None
+        returns = [float(number) for number in found.returns]
+        row = {"kind": "score", "visit": self._visit, "task": task, "mode": mode, "mean_return": found.mean}
+        return {**row, "returns": returns, "found": found.found, "steps": found.steps}
+
+    def look_at(self, task: str, seen: int) -> None:
+        """A point of the learning curve."""
+        env = self.method.view(make_env(self.plan.tasks[task], self.seed))
+        share_statistics(self.envs[task], env)
+        with kept_generators(), closing(env):
+            policy, seed = greedy_policy(self.learned.model), EVALUATION + self.seed
+            found = run_episodes(policy, as_env(env), episodes=self.plan.eval_episodes, seed=seed)
+        self.rows.append(_point(self._visit, task, seen, found.mean_return))
+
+    def _finish_curve(self, task: str) -> None:
+        """The score right after belongs to the curve."""
+        own = [row for row in self.rows if row["visit"] == self._visit]
+        if any(row["kind"] == "curve" for row in own):
+            last = next(row for row in own if row["kind"] == "score" and row["task"] == task)
+            self.rows.append(_point(self._visit, task, self.plan.steps[task], last["mean_return"]))
+
+
+class _Look(Watch):
+    """Looks on while a task is trained: points of the curve, and moments to keep the work."""
+
+    def __init__(self, visits: Visits, task: str) -> None:
+        self.visits, self.task = visits, task
+        self.seen = 0
+        self.begun = 0.0
+        self.due = visits.plan.eval_every  # the step from which the curve has its next point
+
+    def __call__(self, seen: int) -> None:
+        self.seen, plan = seen, self.visits.plan
+        if plan.eval_every is not None and self.due is not None and self.due <= seen < plan.steps[self.task]:
+            self.due = seen - seen % plan.eval_every + plan.eval_every
+            self.visits.look_at(self.task, seen)
+
+    def border(self) -> None:
+        self.visits.keep_training(self)
+
+
+def _point(visit: int, task: str, step: int, score: float) -> Row:
+    return {"kind": "curve", "visit": visit, "task": task, "step": step, "mean_return": score}

@@ -1,0 +1,346 @@
+"""An update as one compiled function: ``DQN(compile=True)`` and ``SAC(compile=True)``.
+
+Targets, loss, backward pass, clipping and Adam's step are compiled together, in the optimizer's own tensors.
+Where something hangs on the optimizer that needs the gradient (a regularizer that holds earlier tasks), the
+function ends with the gradient and the optimizer makes its step itself, hooks included.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import math
+import sysconfig
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value
+from torch.optim import Optimizer
+
+from owlrl.errors import OwlStateError, OwlValueError
+from owlrl.heads import MultiHeadLinear, MultiHeadQ
+from owlrl.heads.modes import has_mode, parameters_of
+
+__all__ = ["ActiveParameters", "CompiledStep", "check_compiles"]
+
+BACKEND: Any = "inductor"  # of torch.compile; None runs the same function without it
+Loss = Callable[..., tuple[Tensor, ...]]
+
+
+class CompiledStep:
+    """A gradient step on a loss with respect to one network, as one compiled function.
+
+    The networks' tensors are its arguments, those of one head among them, so that one compilation serves all
+    tasks (with a regularizer, one the first task and one all others). It is made by the first call, for the
+    shapes and dtypes met there; others compile again. torch keeps compiled code on disk (in
+    ``TORCHINDUCTOR_CACHE_DIR``): a later process compiles faster.
+
+    Args:
+        loss: ``loss(*networks, *inputs)``, a pure function: a scalar, and further tensors to hand out.
+        max_norm: largest norm of the gradient, or None.
+
+    Attributes:
+        seconds: that compiling took, first calls included.
+
+    >>> import torch
+    >>> from torch import nn
+    >>> from owlrl.learners.compiled import CompiledStep
+    >>> def squares(network, x):
+    ...     return (network(x).square().mean(),)
+    >>> step, network = CompiledStep(squares), nn.Linear(2, 1)
+    >>> optimizer = torch.optim.Adam(network.parameters(), lr=0.1)
+    >>> loss = step(optimizer, [network], torch.ones(3, 2))  # doctest: +SKIP
+    >>> step
+    CompiledStep(squares, not compiled yet)
+    """
+
+    def __init__(self, loss: Loss, *, max_norm: float | None = None) -> None:
+        self.loss = loss
+        self.max_norm = max_norm
+        self.seconds = 0.0
+        self._functions: dict[object, Callable[..., tuple[Tensor, ...]]] = {}
+        self._active: list[ActiveParameters] = []
+        self._kept: dict[int, tuple[Tensor, Tensor]] = {}  # by id: a parameter, and where its gradient goes
+        self._rate = torch.zeros(())
+
+    @property
+    def name(self) -> str:
+        """Of the loss."""
+        return str(getattr(self.loss, "func", self.loss).__name__)
+
+    def __call__(
+        self, optimizer: Optimizer, networks: Sequence[nn.Module], *inputs: Any, head: int | None = None
+    ) -> tuple[Tensor, ...]:
+        """One step of the first network; none, if loss or gradient are not finite.
+
+        Args:
+            optimizer: what trains the first network.
+            networks: what the loss is a function of.
+            inputs: what else it is a function of.
+            head: which head is meant, None for the active one.
+
+        Returns the loss, or the gradient's norm if that is not finite, and the further tensors.
+        """
+        if len(self._active) != len(networks) or any(
+            a.network is not n for a, n in zip(self._active, networks, strict=True)
+        ):
+            self._active = [ActiveParameters(network) for network in networks]
+        tensors = [parameters(head) for parameters in self._active]
+        if (adam := _plain_adam(optimizer)) is not None:
+            for hook in optimizer._optimizer_step_pre_hooks.values():
+                hook(optimizer, (optimizer,), {})  # those that need no gradient
+            if float(self._rate) != adam["lr"]:
+                self._rate = torch.tensor(adam["lr"], dtype=torch.float64)
+            moments = [_state_of(optimizer, parameter) for parameter in tensors[0]]
+            columns = [[state[key] for state in moments] for key in ("exp_avg", "exp_avg_sq", "step")]
+            key = (*adam["betas"], adam["eps"])
+            return self._run(networks, key, tensors, inputs, [*columns, self._rate])
+        gradients = [self._gradient(parameter) for parameter in tensors[0]]
+        found = self._run(networks, None, tensors, inputs, gradients)
+        for group in optimizer.param_groups:  # zero_grad() would take as long as the step
+            for parameter in group["params"]:
+                parameter.grad = None
+        for parameter, gradient in zip(tensors[0], gradients, strict=True):
+            parameter.grad = gradient
+        if math.isfinite(float(found[0])):
+            optimizer.step()
+        return found
+
+    def _run(self, networks: Sequence[nn.Module], key: Any, *arguments: Any) -> tuple[Tensor, ...]:
+        if key in self._functions:
+            with torch.no_grad():
+                return self._functions[key](*arguments)
+        start = time.perf_counter()
+        self._functions[key] = self._compiled(networks, key)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # torch's own, of what it uses inside
+                found = self._run(networks, key, *arguments)
+        except Exception as error:  # a module may fail to compile in any way
+            del self._functions[key]
+            raise OwlStateError(
+                f"compile=True: {self.name} of {[type(n).__name__ for n in networks]} cannot be compiled "
+                f"({type(error).__name__}: {error}); leave compile out, or change the network"
+            ) from error
+        self.seconds += time.perf_counter() - start
+        return found
+
+    def _gradient(self, parameter: Tensor) -> Tensor:
+        known = self._kept.get(id(parameter))
+        if known is None or known[0] is not parameter or known[1].dtype != parameter.dtype:
+            known = self._kept[id(parameter)] = (parameter, torch.empty_like(parameter))
+        return known[1]
+
+    def _compiled(
+        self, networks: Sequence[nn.Module], adam: tuple[float, float, float] | None
+    ) -> Callable[..., tuple[Tensor, ...]]:
+        """A function of the networks' tensors, the inputs and what it changes: gradients, or Adam's state."""
+        plan, max_norm = _Plan(self.loss, networks), self.max_norm
+        names = [[name for name, _ in each.named_parameters()] for each in plan.networks]
+
+        def step(
+            tensors: list[list[Tensor]], inputs: tuple[Any, ...], changed: list[Any]
+        ) -> tuple[Tensor, ...]:
+            def loss(first: list[Tensor]) -> tuple[Tensor, tuple[Tensor, ...]]:
+                given = [first, *tensors[1:]]
+                named = {
+                    f"networks.{k}.{name}": tensor
+                    for k, own in enumerate(names)
+                    for name, tensor in zip(own, given[k], strict=True)
+                }
+                value, *further = functional_call(plan, named, inputs)
+                return value, tuple(further)
+
+            found, (value, further) = grad_and_value(loss, has_aux=True)(tensors[0])
+            norm = torch.stack([g.norm() for g in found]).norm()
+            if max_norm is not None:  # as torch.nn.utils.clip_grad_norm_ does it
+                factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
+                found = [g * factor for g in found]
+            if adam is not None:
+                finite = value.isfinite() & norm.isfinite()
+                means, squares, steps, rate = changed
+                _adam_step(tensors[0], found, means, squares, steps, rate, *adam, finite=finite)
+            else:
+                for kept, new in zip(changed, found, strict=True):
+                    kept.copy_(new)
+            return torch.where(norm.isfinite(), value, norm.to(value)), *further
+
+        return _with_torch_compile(step, next(networks[0].parameters()).device)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_functions": {}, "_active": [], "_kept": {}}
+
+    def __repr__(self) -> str:
+        done = f"compiled in {self.seconds:.0f} s" if self._functions else "not compiled yet"
+        return f"CompiledStep({self.name}, {done})"
+
+
+def _adam_step(
+    parameters: list[Tensor],
+    gradients: Sequence[Tensor],
+    means: list[Tensor],
+    squares: list[Tensor],
+    steps: list[Tensor],
+    rate: Tensor,
+    beta: float,
+    beta_of_squares: float,
+    eps: float,
+    *,
+    finite: Tensor,
+) -> None:
+    """Adam in place, as ``torch.optim.Adam`` without weight decay; nothing changes unless ``finite``."""
+    for parameter, gradient, mean, square, step in zip(
+        parameters, gradients, means, squares, steps, strict=True
+    ):
+        count = step.double() + 1.0
+        new = torch.lerp(mean, gradient, 1.0 - beta)
+        new_square = beta_of_squares * square + (1.0 - beta_of_squares) * gradient.square()
+        correction = (1.0 - beta_of_squares**count).sqrt().to(parameter.dtype)
+        size = (rate / (1.0 - beta**count)).to(parameter.dtype)
+        moved = parameter - size * new / (new_square.sqrt() / correction + eps)
+        for old, value in ((parameter, moved), (mean, new), (square, new_square), (step, count.to(step))):
+            old.copy_(torch.where(finite, value, old))
+
+
+def _plain_adam(optimizer: Optimizer) -> dict[str, Any] | None:
+    """The settings of an Adam whose step may be made elsewhere: nothing that hangs on it needs a gradient."""
+    if type(optimizer) is not torch.optim.Adam or len(optimizer.param_groups) != 1:
+        return None
+    (group,) = optimizer.param_groups
+    plain = not (group["weight_decay"] or group["amsgrad"] or group["maximize"])
+    hooks = optimizer._optimizer_step_pre_hooks.values()
+    free = all(getattr(getattr(hook, "__self__", None), "needs_no_gradient", False) for hook in hooks)
+    # a learning-rate scheduler counts steps by a patch of its optimizer's
+    if not (plain and free) or optimizer._optimizer_step_post_hooks or "step" in vars(optimizer):
+        return None
+    return None if isinstance(group["lr"], Tensor) else group
+
+
+def _state_of(optimizer: Optimizer, parameter: Tensor) -> dict[str, Tensor]:
+    state: dict[str, Tensor] = optimizer.state[parameter]
+    if not state:  # as Adam begins
+        state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
+        state["exp_avg"] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
+        state["exp_avg_sq"] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
+    return state
+
+
+def _with_torch_compile(function: Callable[..., Any], device: torch.device) -> Callable[..., Any]:
+    if BACKEND is None:
+        return function
+    options: dict[str, Any] = {"fullgraph": True, "dynamic": False, "backend": BACKEND}
+    if BACKEND == "inductor" and device.type == "cpu":
+        options["options"] = {"cpp_wrapper": True}  # calls its kernels from C++
+    if "isolate_recompiles" in inspect.signature(torch.compile).parameters:
+        options["isolate_recompiles"] = True  # else agents of one process count as one function
+    return torch.compile(function, **options)
+
+
+class _Plan(nn.Module):
+    """Copies of networks with one head each, whose forward pass is the loss; their values are not used."""
+
+    def __init__(self, loss: Loss, networks: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.loss = loss
+        self.networks = nn.ModuleList(_plain_copy(network) for network in networks)
+
+    def forward(self, *inputs: Any) -> tuple[Tensor, ...]:
+        return self.loss(*self.networks, *inputs)
+
+
+class ActiveParameters:
+    """The parameters of a network's shared layers and of one head, in the order of the network without heads.
+
+    The layers are looked up once: finding them takes as long as a small network's forward pass.
+
+    Args:
+        network: any module; `MultiHeadQ` and `MultiHeadLinear` have heads, also where they get them later.
+
+    >>> from torch import nn
+    >>> from owlrl import MultiHeadQ
+    >>> from owlrl.learners.compiled import ActiveParameters
+    >>> q = MultiHeadQ(nn.Linear(4, 8), 8, 2)
+    >>> parameters = ActiveParameters(q)
+    >>> q.add_head()
+    1
+    >>> [tuple(p.shape) for p in parameters(head=1)], parameters(head=1)[2] is q.heads[1].weight
+    ([(8, 4), (8,), (2, 8), (2,)], True)
+    """
+
+    def __init__(self, network: nn.Module) -> None:
+        self.network = network
+        self._look()
+
+    def __call__(self, head: int | None = None) -> list[nn.Parameter]:
+        """With ``head``, or with the active one."""
+        q = self.network
+        if isinstance(q, MultiHeadQ):
+            if q.trunk is not self._shared:
+                self._look()
+            own = parameters_of(q.heads[q.pointer.head if head is None else head])
+            return [layer._parameters[name] for layer, name in self._layers] + own
+        found = []
+        for layer, name in self._layers:
+            if isinstance(layer, MultiHeadLinear):
+                layer = layer.linear(layer.pointer.head if head is None else head)
+            found.append(layer._parameters[name])
+        return found
+
+    def _look(self) -> None:
+        self._shared = self.network.trunk if isinstance(self.network, MultiHeadQ) else self.network
+        plain = [m for name, m in self._shared.named_modules() if "extra_heads" not in name.split(".")]
+        named = [(m, name) for m in plain for name, p in m._parameters.items() if p is not None]
+        # a parameter that is shared by two layers counts once, as in named_parameters()
+        self._layers = list({id(m._parameters[name]): (m, name) for m, name in reversed(named)}.values())[
+            ::-1
+        ]
+
+
+def _plain_copy(network: nn.Module) -> nn.Module:
+    """A copy with one head and without a pointer to the active one."""
+    if isinstance(network, MultiHeadQ):
+        return nn.Sequential(copy.deepcopy(network.trunk), copy.deepcopy(network.heads[0]))
+    plain = copy.deepcopy(network)
+    for layer in [m for m in plain.modules() if isinstance(m, MultiHeadLinear)]:
+        layer.demote(0)
+    return plain
+
+
+def check_compiles(where: str, networks: Sequence[nn.Module], device: torch.device) -> None:
+    """Raise if ``compile=True`` cannot work here: no C++ compiler, or a network with modes.
+
+    >>> import torch
+    >>> from torch import nn
+    >>> from owlrl.learners.compiled import check_compiles
+    >>> check_compiles("DQN", [nn.Sequential(nn.Dropout())], torch.device("cpu"))
+    Traceback (most recent call last):
+    ...
+    owlrl.errors.OwlValueError: DQN: compile=True and ['Dropout'] in the network, which have a training \
+mode; leave compile out, or take a network without
+    """
+    modes = sorted({type(m).__name__ for n in networks for m in n.modules() if has_mode(type(m))})  # type: ignore[arg-type]
+    if modes:
+        raise OwlValueError(
+            f"{where}: compile=True and {modes} in the network, which have a training mode; leave compile "
+            "out, or take a network without"
+        )
+    if device.type == "cpu" and BACKEND == "inductor":
+        try:
+            from torch._inductor.cpp_builder import get_cpp_compiler
+
+            get_cpp_compiler()
+        except Exception as error:  # torch's error depends on its version
+            raise OwlStateError(
+                f"{where}: compile=True needs a C++ compiler, and none was found ({error}); install g++ or "
+                "clang, name it in the environment variable CXX, or leave compile out"
+            ) from error
+        if not (Path(sysconfig.get_paths()["include"]) / "Python.h").exists():
+            raise OwlStateError(
+                f"{where}: compile=True needs Python.h, and it is not in {sysconfig.get_paths()['include']}; "
+                "install the headers of this Python (python3-dev), or leave compile out"
+            )

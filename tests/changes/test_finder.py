@@ -1,0 +1,151 @@
+"""Changes are found soon, tasks are recognised, and nothing else raises an alarm."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from owlrl.changes import ChangeFinder, Contradiction
+from owlrl.types import Transitions
+from tests.changes.worlds import ball, ring
+
+
+def follow(pieces, *, batch=64, finder=None):
+    """Feed pieces of rows one after the other; per piece what was found: (rows since, to or None, merged)."""
+    if finder is None:
+        finder = ChangeFinder(Contradiction())
+        finder.enter("task 0", new=True)
+    found = []
+    for rows in pieces:
+        found.append([])
+        for low in range(0, len(rows), batch):
+            change = finder.see(rows[low : low + batch])
+            if change is None:
+                continue
+            left = finder.task
+            name = change.to or f"task {len(finder.detector.tasks)}"
+            if change.merged:
+                finder.detector.forget(left)
+            finder.enter(name, new=change.to is None)
+            found[-1].append((low + batch, name))
+    return finder, found
+
+
+def test_grid_changes_are_found_at_once_and_tasks_come_back():
+    _, found = follow([ring(p, 1500, seed=k) for k, p in enumerate((3, 8, 5, 3, 8, 5))])
+    names = [[name for _, name in piece] for piece in found]
+    assert names == [[], ["task 1"], ["task 2"], ["task 0"], ["task 1"], ["task 2"]]
+    assert all(delay <= 128 for piece in found for delay, _ in piece)
+
+
+def test_only_the_goal_differs():
+    """Rare outcomes are counted by themselves: one row in dozens, the others agree."""
+    _, found = follow([ring(p, 6000, seed=k, crumbs=False) for k, p in enumerate((3, 8, 3))])
+    assert [[name for _, name in piece] for piece in found] == [[], ["task 1"], ["task 0"]]
+
+
+def test_continuous_changes_of_dynamics_and_of_rewards():
+    pieces = [ball(0, 2000), ball(3, 2000, seed=1), ball(0, 1000, seed=2), ball(0, 2000, seed=3, target=2.0)]
+    pieces += [ball(3, 1000, seed=4), ball(0, 1000, seed=5, target=2.0)]
+    _, found = follow(pieces)
+    names = [[name for _, name in piece] for piece in found]
+    assert names == [[], ["task 1"], ["task 0"], ["task 2"], ["task 1"], ["task 2"]]
+    assert all(delay <= 128 for piece in found for delay, _ in piece)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        ring(3, 6000, slip=0.1),
+        ring(3, 6000, noise=0.3),
+        ring(3, 6000, pull=lambda t: 0.5 + 0.5 * t),
+        ball(0, 6000, noise=0.3),
+        # a policy that moves to places where it has never been
+        ball(0, 6000, push=lambda rng, x, v, t: np.clip(4 * t - 2 - x, -1, 1) + 0.1 * rng.normal()),
+    ],
+    ids=["slippery", "noisy rewards", "policy moves", "noisy rewards of the ball", "ball moves on"],
+)
+def test_one_task_raises_no_alarm(rows):
+    finder, (found,) = follow([rows])
+    assert found == [] and finder.suspicion < 1
+
+
+def test_exploration_bonus_that_fades_is_no_change():
+    rows = ring(3, 6000)
+    rows.reward.add_(0.5 / (1 + torch.arange(6000) / 500))
+    assert follow([rows])[1] == [[]]
+
+
+def test_aliased_observations_are_told_apart_by_their_history():
+    """Two rooms that look alike: what follows depends on the room, and the task swaps the rooms' ends."""
+
+    def rooms(swapped, seed):
+        rows = ring(3, 3000, seed=seed, crumbs=False)
+        ended = rows.terminated
+        room = (ended.cumsum(0) - ended.long()) % 2
+        # the start tells the room: cell 0 in one, cell 100 in the other; all other cells look alike
+        for column in (rows.observation, rows.next_observation):
+            column[(column == 0) & (room == 1)] = 100
+        rows.reward.copy_((ended & (room == int(swapped))).float())
+        return rows
+
+    one_task = follow([rooms(False, 0), rooms(False, 1)])[1]
+    assert one_task == [[], []]
+
+
+def test_several_copies_side_by_side_that_meet_the_same_at_once():
+    """All copies find a new place together: one contradiction, not thirty-two."""
+    known = ring(3, 3000)
+    odd = known[torch.full((32,), 5)]
+    odd = Transitions(
+        odd.observation,
+        odd.action,
+        odd.reward,
+        odd.next_observation + 50,
+        odd.terminated,
+        odd.discount,
+        env=torch.arange(32),
+    )
+    assert follow([known, odd, ring(3, 500, seed=1)])[1] == [[], [], []]
+
+
+def test_rows_since_the_change_are_given_back():
+    finder = ChangeFinder(Contradiction())
+    finder.enter("task 0", new=True)
+    follow([ring(3, 2016)], finder=finder)
+    changed = ring(8, 256, seed=1)
+    for low in range(0, 256, 32):
+        change = finder.see(changed[low : low + 32])
+        if change is not None:
+            break
+    assert change is not None and change.to is None and change.confidence > 0.99
+    assert low < change.rows <= low + 32 + 8  # all rows of the new task, and hardly one of the old
+    assert finder.held == change.rows
+
+
+def test_young_task_that_was_known_is_merged():
+    """The first rows after the change were too few to recognise the task."""
+    finder, _ = follow([ball(0, 3000), ball(3, 3000, seed=1)])
+    known = finder.detector.tasks
+    finder.enter("task 9", new=True)  # as if nothing had fitted
+    _, found = follow([ball(0, 1000, seed=7)], finder=finder)
+    assert [name for _, name in found[0]] == ["task 0"] and "task 9" not in known
+
+
+def test_slow_drift_opens_few_tasks():
+    pieces = [ball(g, 200, seed=k) for k, g in enumerate(np.linspace(0, 3, 40))]
+    finder, _ = follow(pieces)
+    assert len(finder.detector.tasks) <= 4
+
+
+@pytest.mark.parametrize("make", [lambda seed: ring(3, 700, seed=seed), lambda seed: ball(0, 700, seed=seed)])
+def test_going_on_from_a_state_is_the_same(make):
+    finder, _ = follow([make(0)])
+    state = finder.state_dict()
+    other = ChangeFinder(Contradiction())
+    other.load_state_dict(state)
+    for low in range(0, 256, 64):
+        rows = make(1)[low : low + 64]
+        assert finder.see(rows) == other.see(rows)
+        assert finder.suspicion == other.suspicion and finder.held == other.held
