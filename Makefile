@@ -4,6 +4,8 @@ PYTEST_WORKERS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+OLDEST := .venv-oldest
+OLDEST_EXTRAS := cli cluster dev plots sb3
 
 # pip reads the pins from here, also for the throw-away environments it builds packages in
 # (before pip 25.3 through the first variable, since then through the second).
@@ -14,7 +16,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test slow gpu lint format docs figures notebooks wheel bench faults clean
+.PHONY: help demo test slow gpu lint format docs figures notebooks wheel bench mutation oldest faults clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,7 +46,7 @@ gpu: $(STAMP) ## run the tests that need a CUDA device
 lint: $(STAMP) ## check style, formatting and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy --strict src
+	for version in 3.10 3.12 3.13; do $(BIN)/mypy --strict --python-version $$version src || exit 1; done
 
 format: $(STAMP) ## put the formatting right
 	$(BIN)/ruff check --fix .
@@ -69,8 +71,21 @@ wheel: $(STAMP) ## build sdist and wheel, check them, try the wheel in an empty 
 bench: $(STAMP) ## measure against the plain way and print the table
 	$(BIN)/python benchmarks/run.py
 
+mutation: $(STAMP) ## run the tests against mutants of the code (tests/mutants), about an hour
+	$(BIN)/python -m scripts.mutation run
+	$(BIN)/python -m scripts.mutation table
+
+# Old releases of others warn of what newer ones changed: such warnings are no errors here.
+oldest: ## run the tests with the lowest versions that pyproject.toml allows, in .venv-oldest
+	$(PYTHON) -m venv --without-pip $(OLDEST)
+	$(PYTHON) scripts/oldest.py $(OLDEST_EXTRAS) > $(OLDEST)/requirements.txt
+	env -u PIP_CONSTRAINT -u PIP_BUILD_CONSTRAINT $(PYTHON) -m pip --python $(OLDEST)/bin/python install --quiet \
+		--requirement $(OLDEST)/requirements.txt --editable .
+	$(OLDEST)/bin/python -m pytest -n $(PYTEST_WORKERS) --ignore tests/test_notebooks.py --ignore tests/test_readme.py \
+		-W ignore::DeprecationWarning -W ignore::FutureWarning
+
 faults: $(STAMP) ## kill, damage and interrupt saves and loads; with FULL=1 as often as docs/reliability.md says
 	$(BIN)/python -m scripts.faults $(if $(FULL),--full,--quick)
 
 clean: ## remove what the targets made, the environment included
-	rm -rf $(VENV) dist docs/_build .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(OLDEST) dist docs/_build .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis

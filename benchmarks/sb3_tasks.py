@@ -51,24 +51,21 @@ CARTPOLES = {"cartpole": lambda: cartpole(False), "swapped": lambda: cartpole(Tr
 PENDULUMS = {"+90°": lambda: pendulum(90.0), "-90°": lambda: pendulum(-90.0)}
 
 
-def dqn(env: gymnasium.Env, seed: int, *, buffer_size: int = 50_000) -> DQN:
-    return DQN(
-        "MlpPolicy",
-        env,
-        learning_rate=1e-3,
-        batch_size=64,
-        buffer_size=buffer_size,
-        learning_starts=1_000,
-        target_update_interval=10,
-        tau=0.05,
-        train_freq=64,
-        gradient_steps=32,
-        exploration_fraction=0.2,
-        exploration_final_eps=0.04,
-        policy_kwargs={"net_arch": [128, 128]},
-        seed=seed,
-        device="cpu",
-    )
+def dqn(env: gymnasium.Env, seed: int, **changes: Any) -> DQN:
+    settings: dict[str, Any] = {
+        "learning_rate": 1e-3,
+        "batch_size": 64,
+        "buffer_size": 50_000,
+        "learning_starts": 1_000,
+        "target_update_interval": 10,
+        "tau": 0.05,
+        "train_freq": 64,
+        "gradient_steps": 32,
+        "exploration_fraction": 0.2,
+        "exploration_final_eps": 0.04,
+        "policy_kwargs": {"net_arch": [128, 128]},
+    }
+    return DQN("MlpPolicy", env, seed=seed, device="cpu", **(settings | changes))
 
 
 def sac(env: gymnasium.Env, seed: int) -> SAC:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import pydoc
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,7 @@ autodoc_default_options = {
     # What a class has from a base that is not on the page; not what it has from these.
     "inherited-members": (
         "BaseException, CrossingEnv, Env, Linear, Mapping, MiniGridEnv, Module, PendulumEnv, Protocol, "
-        "VectorEnv, Wrapper, object"
+        "VectorEnv, Wrapper, dict, object"
     ),
 }
 autodoc_typehints = "signature"
@@ -120,17 +121,43 @@ def _fill_in_notebook(app: Sphinx, docname: str, source: list[str]) -> None:
 
 
 def _room(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: object) -> None:
-    """Leave out the list of contents on pages with wide tables."""
+    """Give pages with wide tables the room of the list of contents."""
     if page.startswith("results/"):
-        context["furo_hide_toc"] = True
-        context["body_class"] = "no-toc"
+        app.add_css_file("wide.css", priority=900)
+
+
+def _lead_back(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: object) -> None:
+    """Let [docs] beside the source lead to where it is documented: viewcode knows one name per module."""
+    if not page.startswith("_modules/owlrl"):
+        return
+    module = page.removeprefix("_modules/").replace("/", ".")
+    documented = app.env.domains.python_domain.objects
+
+    def correct(link: re.Match[str]) -> str:
+        guess = link["name"].split(".")
+        for start in range(1, len(guess)):  # the module part may be the package's or the module's own
+            own = ".".join(guess[start:])
+            thing = pydoc.locate(f"{module}.{own}")
+            for name, entry in documented.items():
+                if thing is not None and name.endswith(f".{own}") and pydoc.locate(name) is thing:
+                    return (
+                        f"{link['before']}{context['pathto'](entry.docname)}#{entry.node_id}{link['after']}"
+                    )
+        return ""
+
+    context["body"] = re.sub(
+        r'(?P<before><a class="viewcode-back" href=")[^"#]*#(?P<name>[^"]*)(?P<after>">.*?</a>)',
+        correct,
+        context["body"],
+    )
 
 
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
     app.connect("missing-reference", _by_object)
     app.connect("source-read", _fill_in_notebook)
-    app.connect("html-page-context", _room, priority=900)
+    app.connect("html-page-context", _room)
+    app.connect("html-page-context", _lead_back)
     app.connect("autodoc-process-docstring", _keep_whole, priority=400)
     app.connect("autodoc-process-signature", _readable_default)
     app.connect("autodoc-process-bases", _public_bases)

@@ -48,7 +48,7 @@ def only_wheel(dist: Path) -> Path:
         for wanted in ("owlrl/__init__.py", "owlrl/py.typed", ".dist-info/licenses/LICENSE")
         if not any(name.endswith(wanted) for name in names)
     ]
-    strangers = [name for name in names if not name.startswith(("owlrl/", "owlrl-"))]
+    strangers = [name for name in names if not name.startswith(("owlrl/", "owlrl-", "owlrl_command.py"))]
     if missing or strangers:
         sys.exit(f"{wheels[0].name}: missing {missing}, unexpected {strangers}")
     return wheels[0]

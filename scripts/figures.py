@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -14,11 +15,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.defaults import CASES, judged
+from benchmarks.defaults import judgements
 from owlrl.experiments import Result, study_runs
 from owlrl.experiments.plots import INK, QUIET, new_figure, plain
 from owlrl.experiments.summary import Estimate, Group, group_by_run, single_task_scores
 from scripts import rooms
+from scripts.notebook_page import pictures
 from scripts.results_data import ROOT, results_in
 
 IMAGES = ROOT / "docs" / "images"
@@ -250,12 +252,7 @@ def draw_defaults() -> Any:
     files = [
         json.loads(path.read_text(encoding="utf-8")) for path in (ROOT / RUNS / "defaults").glob("*.json")
     ]
-    rows = []
-    for case in CASES:
-        runs = sorted((run for run in files if run["case"] == case), key=lambda run: run["seed"])
-        for task in runs[0]["tasks"] if runs else ():
-            found = judged(case, [run["tasks"][task] for run in runs])
-            rows.append((f"{case}, {task}", found.kept, found.ratio))
+    rows = [(f"{case}, {task}", found.kept, found.ratio) for case, task, found in judgements(files)]
     figure = new_figure(9, 0.9 + 0.19 * len(rows))
     panels = figure.subplots(1, 2, sharey=True)
     places = np.arange(len(rows))[::-1]
@@ -358,6 +355,21 @@ def digests() -> dict[str, str]:
     return {name: by_sources[tuple(sources)] for name, (_, sources) in FIGURES.items()}
 
 
+# Which picture stands for each notebook in the gallery.
+THUMBNAILS = {"01_quickstart": 1, "02_wrap_your_dqn": 1, "04_continuous_control": 1, "07_classroom": 1}
+
+
+def from_notebooks() -> Iterator[tuple[Path, bytes]]:
+    """A picture of each notebook, and the film of the first, as files of docs/images."""
+    for notebook in sorted((ROOT / "examples").glob("*.ipynb")):
+        found = [(kind, base64.b64decode(text)) for kind, text in pictures(notebook)]
+        still = [picture for kind, picture in found if kind == "image/png"]
+        yield IMAGES / f"{notebook.stem}.png", still[THUMBNAILS.get(notebook.stem, 0)]
+        for kind, picture in found:
+            if kind == "image/gif":
+                yield IMAGES / f"{notebook.stem}.gif", picture
+
+
 def main() -> None:
     """Draw what is out of date."""
     import matplotlib
@@ -365,6 +377,8 @@ def main() -> None:
     matplotlib.rcParams["svg.hashsalt"] = "owlrl"  # the same picture, the same file
     IMAGES.mkdir(exist_ok=True)
     rooms.write(IMAGES)
+    for path, picture in from_notebooks():
+        path.write_bytes(picture)
     before = json.loads(DIGESTS.read_text(encoding="utf-8")) if DIGESTS.exists() else {}
     now = digests()
     for name, (draw, _) in FIGURES.items():

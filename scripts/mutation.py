@@ -32,7 +32,7 @@ import time
 import traceback
 import xml.etree.ElementTree as ElementTree
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -221,6 +221,8 @@ def chosen_tests(mutant: Mutant, by_line: Any, seconds: dict[str, float]) -> lis
     """The tests to run against a mutant, likely killers first."""
     lines = range(mutant["line"], max(mutant["line"], mutant["first"]) + 1)
     tests = set().union(*(by_line.get((mutant["path"], line), set()) for line in lines))
+    if not tests:  # a line that is executed when the file is imported
+        tests = set().union(*(found for (path, _), found in by_line.items() if path == mutant["path"]))
     path = Path(mutant["path"])
     room, name = path.parent.name, path.stem.strip("_")
     stem = f"tests/{'' if room == 'owlrl' else room + '/'}test_{name}"
@@ -330,8 +332,8 @@ def key_of(mutant: Mutant) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def run(directory: Path | None) -> None:
-    """Run tests against every mutant that has no result or survived, and write down what came of it."""
+def run(directory: Path | None, *, again: bool, strata: Sequence[str] = ()) -> None:
+    """Run tests against every mutant without a result, with ``again`` those that lived, too."""
     mutants = json.loads(SAMPLE.read_text())["mutants"]
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     with copied_checkout(directory) as copy:
@@ -350,7 +352,10 @@ def run(directory: Path | None) -> None:
         sound: set[str] = set()
         for number, mutant in enumerate(mutants):
             key = key_of(mutant)
-            if results.get(key, {}).get("outcome") in ("killed", "endless"):
+            if strata and mutant["stratum"] not in strata:
+                continue
+            done = ("killed", "endless") if again else ("killed", "endless", "survived")
+            if results.get(key, {}).get("outcome") in done:
                 continue
             tests = chosen_tests(mutant, by_line, seconds)
             if tests and mutant["stratum"] not in sound:  # the same way, without a mutation
@@ -402,11 +407,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--copy", type=Path, help="work in this copy of the checkout, made if it is not there"
     )
+    parser.add_argument("--only", action="append", default=[], help="a stratum")
+    parser.add_argument("--again", action="store_true", help="run those that survived again")
     chosen = parser.parse_args(arguments)
     if chosen.what == "sample":
         sample()
     elif chosen.what == "run":
-        run(chosen.copy)
+        run(chosen.copy, again=chosen.again, strata=chosen.only)
     return 0 if chosen.what != "table" or table() else 1
 
 

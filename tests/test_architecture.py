@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import graphlib
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,7 +23,7 @@ GROUPS: tuple[frozenset[str], ...] = (
     frozenset({"checkpoint", "fisher", "gaussian", "heads", "memory", "replay", "selection", "td"}),
     frozenset({"evidence", "regularizers"}),
     frozenset({"changes"}),
-    frozenset({"acting", "autosave", "describe", "step_guard", "wrapper", "wrapper_state"}),
+    frozenset({"acting", "autosave", "describe", "step_guard", "stream", "wrapper", "wrapper_state"}),
     frozenset({"owlrl"}),  # the package's own __init__: the core and nothing after it
     frozenset({"adapters", "envs", "learners"}),
     frozenset({"experiments"}),
@@ -232,3 +233,13 @@ assert not loaded, f"importing owlrl imported {loaded}"
 def test_importing_owlrl_changes_nothing_and_loads_no_extra():
     done = subprocess.run([sys.executable, "-W", "error", "-c", IMPORT_PROBE], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_page_that_says_where_things_are_is_right():
+    page = (SRC.parent.parent / "docs" / "inside.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| .+ \| `(\S+\.py)` \| (.+) \|$", page, re.MULTILINE)
+    assert len(rows) >= 10
+    for file, names in rows:
+        source = (SRC / file).read_text(encoding="utf-8")
+        for name in re.findall(r"`(\w+)`", names):
+            assert re.search(rf"\b{name}\b", source), (file, name)

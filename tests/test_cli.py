@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
+import random
 import re
 import runpy
+import signal
+import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 
 import owlrl
+import owlrl_command
 from owlrl import cli
+from owlrl.checkpoint import load_state, save_state
 from owlrl.cli import main
+from owlrl.errors import OwlStateError
 from owlrl.experiments import (
     METHODS,
     STUDIES,
     StudyPlan,
+    commands,
     fanout,
     keeping,
     resolve_tasks,
@@ -319,6 +329,21 @@ def test_reproduce_prints_tables_and_failures(tmp_path, capsys, monkeypatch):
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["done", "missing"]
 
 
+def test_a_study_in_a_file(tmp_path, monkeypatch, capsys):
+    def compared(path, **options):
+        asked.append((path.name, options))
+        raise OwlStateError("enough")
+
+    asked = []
+    monkeypatch.setattr(commands, "compare_file", compared)
+    told = refused(capsys, "reproduce", "cheetah", "--seeds", "2", "--frames", "9", "--output", str(tmp_path))
+    assert told == "owlrl: enough\n"
+    ((name, options),) = asked
+    assert name == "cheetah.py" and options["output"] == tmp_path / "cheetah"
+    assert (options["seeds"], options["steps"], options["methods"]) == (2, 9, None)
+    assert "cheetah cannot be listed" in refused(capsys, "reproduce", "cheetah", "--list")
+
+
 def test_version_and_overview(capsys):
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"owlrl {owlrl.__version__}\n"
@@ -331,7 +356,7 @@ def test_version_and_overview(capsys):
 
 def test_reproduce_lists_studies_and_takes_some_methods_and_frames(capsys):
     assert main(["reproduce", "--list"]) == 0
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(STUDIES)
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [*STUDIES, "cheetah"]
     some = ["--seeds", "2", "--methods", "owl", "--frames", "77", "--output", "nowhere", "--list"]
     assert main(["reproduce", "sc3+dk2", *some]) == 0
     names = [line.split()[1] for line in capsys.readouterr().out.splitlines()]
@@ -428,7 +453,7 @@ def test_missing_libraries_are_one_line(capsys, monkeypatch, tmp_path):
         assert "the command needs tyro" in refused(capsys, "demo")
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     said = refused(capsys, "demo", "--picture", str(tmp_path / "x.png"))
-    assert 'pip install "matplotlib>=3.8" "pillow>=10.1"' in said
+    assert re.search(r'pip install "matplotlib>=[0-9.]+" "pillow>=[0-9.]+"', said)
 
 
 def test_the_module_is_a_program(monkeypatch, capsys):
@@ -437,3 +462,111 @@ def test_the_module_is_a_program(monkeypatch, capsys):
         runpy.run_path(cli.__file__, run_name="__main__")
     assert stopped.value.code == 2
     assert capsys.readouterr().err.startswith("owlrl: Run: tasks is 'SC4'")
+
+
+def damaged(lines, rng):
+    """The lines of a result with one field changed or left out."""
+    lines = copy.deepcopy(lines)
+    line = lines[rng.randrange(len(lines))]
+    inner = [value for value in line.values() if isinstance(value, dict) and value]
+    place = rng.choice([line, *inner])
+    name = rng.choice(list(place))
+    if rng.random() < 0.4:
+        del place[name]
+    else:
+        place[name] = rng.choice([None, "x", -1, [], {}, [1, "a"], True])
+    return "".join(json.dumps(line) + "\n" for line in lines)
+
+
+def test_no_damaged_file_ends_in_a_traceback(trained, tmp_path, capsys):
+    (result,) = trained.parent.glob("*.jsonl")
+    lines, rng = [json.loads(line) for line in result.read_text().splitlines()], random.Random(0)
+    for number in range(60):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / result.name).write_text(damaged(lines, rng))
+        code = main(["report", str(folder), "--episodes", "1"])
+        told = capsys.readouterr().err
+        assert code in (0, 2), told
+    state = load_state(trained)
+    for change in ({"q": {}}, {"target": []}, {"heads": {"a": "b"}}, {"run": {"tasks": 3}}, {"run": []}):
+        save_state(tmp_path / "x.safetensors", {**state, **change})
+        assert "x.safetensors" in refused(capsys, "evaluate", str(tmp_path / "x.safetensors"))
+
+
+def test_what_nobody_thought_of_is_one_line(monkeypatch, capsys):
+    def fails(given):
+        raise ZeroDivisionError("by nothing")
+
+    monkeypatch.setattr(cli, "_run", fails)
+    assert main(["train"]) == 70
+    told = capsys.readouterr().err
+    assert told.startswith("owlrl: ZeroDivisionError: by nothing (test_cli.py:") and told.count("\n") == 1
+    monkeypatch.setenv("OWLRL_TRACEBACK", "1")
+    with pytest.raises(ZeroDivisionError):
+        main(["train"])
+
+
+@pytest.mark.parametrize("columns", ["0", "1", "17"])
+def test_a_tiny_terminal(columns, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", columns)
+    with pytest.raises(SystemExit) as left:
+        main(["reproduce", "--help"])
+    assert left.value.code == 0 and "--save-every" in capsys.readouterr().out
+    assert os.environ["COLUMNS"] == columns
+
+
+def test_closed_streams_and_ascii(monkeypatch, tmp_path):
+    with monkeypatch.context() as patched:
+        for name in ("stdout", "stderr"):
+            patched.setattr(sys, name, None)
+        assert main(["reproduce", "--list"]) == 0 and sys.stdout is None
+        assert main(["reproduce", "nonsense"]) == 2
+        with pytest.raises(SystemExit):
+            main(["train", "--help"])
+    with open(tmp_path / "out", "w", encoding="ascii") as narrow:
+        monkeypatch.setattr(sys, "stdout", narrow)
+        assert main(["--help"]) == 0
+    assert "\\u2026" in (tmp_path / "out").read_text()
+
+
+def test_a_closed_pipe_for_errors(monkeypatch):
+    reading, writing = os.pipe()
+    os.close(reading)
+    with monkeypatch.context() as patched, os.fdopen(writing, "w") as pipe:
+        patched.setattr(sys, "stderr", pipe)
+        assert main(["reproduce", "nonsense"]) == 2
+        os.dup2(os.open(os.devnull, os.O_WRONLY), pipe.fileno())
+
+
+def test_a_directory_that_is_gone(tmp_path, monkeypatch, capsys):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    try:
+        assert "the current directory was removed" in refused(capsys, "reproduce", "--list")
+    finally:
+        os.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("wait", [0.05, 0.3])
+def test_ctrl_c_while_it_is_imported_is_quiet(wait):
+    program = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    program += "from owlrl_command import main; print('go', flush=True); sys.exit(main())"
+    paths = os.pathsep.join([str(Path(owlrl.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    command = [sys.executable, "-c", program, "reproduce", "--list"]
+    with subprocess.Popen(command, env={**os.environ, "PYTHONPATH": paths}, **pipes) as process:
+        process.stdout.readline()
+        time.sleep(wait)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode in (-signal.SIGINT, 130, 0) and "Traceback" not in errors
+
+
+def test_the_program_runs_the_command(monkeypatch, capsys):
+    handler = signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr(sys, "argv", ["owlrl", "--version"])
+    assert owlrl_command.main() == 0 and signal.getsignal(signal.SIGINT) is handler
+    assert capsys.readouterr().out == f"owlrl {owlrl.__version__}\n"

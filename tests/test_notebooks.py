@@ -34,7 +34,6 @@ def kernel():
     small = {
         "OWLRL_EXAMPLE_FRAMES": "800",
         "OWLRL_EXAMPLE_STEPS": "120",  # of learners that update at every step
-        "MPLBACKEND": "agg",
         "OMP_NUM_THREADS": "1",  # the tests run side by side already
     }
     manager = KernelManager(kernel_name="python3")

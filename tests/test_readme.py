@@ -11,6 +11,8 @@ import pytest
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
+import owlrl
+
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 PAGES = [README, *sorted((ROOT / "docs").glob("**/*.md"))]
@@ -104,6 +106,7 @@ import gymnasium, stable_baselines3, torch, torch._dynamo
 
 assert "owlrl" not in sys.modules
 for line, code in {blocks!r}:
+    print("block at line", line, flush=True)
     if child := os.fork():
         if os.waitpid(child, 0)[1]:
             sys.exit(f"the block at line {{line}} fails")
@@ -113,16 +116,36 @@ for line, code in {blocks!r}:
     except BaseException:
         traceback.print_exc()
         os._exit(1)
+    sys.stdout.flush()
     os._exit(0)
 """
 
 
-def test_each_block_of_the_readme_runs_by_itself(tmp_path):
+def shown_outputs(text: str) -> list[str]:
+    """What a page shows below each of its blocks that are run, or an error where it shows nothing."""
+    fences = [token for token in tokens(text) if token.type == "fence"]
+    shown = []
+    for block, after in zip(fences, [*fences[1:], None], strict=True):
+        if block.info.strip() in {RUN, RUN_AS_PATCHED}:
+            if after is None or after.info.strip() != "text":
+                raise ValueError(f"line {block.map[0] + 1}: the block does not show its output")
+            shown.append(after.content)
+    return shown
+
+
+def without_numbers(text: str) -> str:
+    return re.sub(r"-?\d+(\.\d+)?", "#", text)
+
+
+def test_each_block_of_the_readme_runs_by_itself_and_prints_what_is_shown(tmp_path):
+    text = README.read_text(encoding="utf-8")
     needy = 10_000, "print(owl)"  # what the blocks before it have, and it has not
-    program = BY_ITSELF.format(blocks=[*blocks(README.read_text(encoding="utf-8")), needy])
+    program = BY_ITSELF.format(blocks=[*blocks(text), needy])
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
     assert "NameError: name 'owl'" in done.stderr, done.stderr
     assert done.stderr.endswith("the block at line 10000 fails\n"), done.stderr
+    printed = re.split(r"block at line \d+\n", done.stdout)[1:-1]
+    assert [without_numbers(out) for out in printed] == [without_numbers(out) for out in shown_outputs(text)]
 
 
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=lambda p: str(p.relative_to(ROOT)))
@@ -141,6 +164,26 @@ def test_readme_keeps_its_promises():
     changed = [line for line in patch.splitlines() if line.startswith(("+", "-"))]
     assert 1 <= len(changed) <= 5
     assert {"demo", "test"} <= named_targets(text)
+
+
+def test_a_block_without_its_output_is_noticed():
+    assert shown_outputs("```python\nprint(1)\n```\n\n```text\n1\n```\n") == ["1\n"]
+    for rest in ("", "```bash\nls\n```\n"):
+        with pytest.raises(ValueError, match="line 1: the block does not show"):
+            shown_outputs("```python\nprint(1)\n```\n\n" + rest)
+
+
+def test_name_version_and_length_are_those_that_were_promised():
+    text = README.read_text(encoding="utf-8")
+    assert len(text.splitlines()) < 250
+    title = "owlrl: continual reinforcement learning around the off-policy learner you have"
+    for page in (ROOT / "CITATION.cff", ROOT / "docs" / "citation.md"):
+        assert title in page.read_text(encoding="utf-8"), page
+    for page in (README, ROOT / "docs" / "install.md", ROOT / "docs" / "citation.md"):
+        assert owlrl.__version__ in page.read_text(encoding="utf-8"), page
+    for page in (README, ROOT / "docs" / "install.md"):
+        assert "Never `pip install owlrl` or `pip install -U owlrl`" in page.read_text(encoding="utf-8"), page
+        assert "rdflib" in page.read_text(encoding="utf-8"), page
 
 
 PAGE = """

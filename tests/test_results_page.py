@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
-from scripts.figures import DIGESTS, FIGURES, IMAGES, digests, summary_table
+from benchmarks.defaults import judgements, verdict
+from scripts.figures import DIGESTS, FIGURES, IMAGES, digests, from_notebooks, summary_table
 from scripts.results_page import BARE_CALL, PAGES, PRINTED, SUMMARY, bare_call, printed
 
 ALL_TEXT = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+GALLERY = (IMAGES.parent / "gallery.md").read_text(encoding="utf-8")
 COMMANDS = list(PRINTED.finditer(ALL_TEXT))
 
 
@@ -27,6 +30,21 @@ def test_the_table_of_the_bare_call_is_that_of_the_runs():
     assert found["table"].count("\n") > 10
 
 
+def test_the_verdict_counts_cases_whose_tasks_all_reach_the_bars():
+    def run(seed: int, given: float, unknown: float) -> dict[str, Any]:
+        cell = {"right after": 200.0, "random heads": 0.0, "given": given, "unknown": unknown}
+        cells = {"found": 1.0, "steps to find": 1.0}
+        return {"case": "cartpole-script", "seed": seed, "tasks": {"plain": cell | cells}}
+
+    unlearned = run(2, 50.0, 50.0)
+    unlearned["tasks"]["plain"]["right after"] = 99.0  # less than half of the way to 200
+    mean, worst = verdict(judgements([run(0, 200.0, 200.0), run(1, 192.0, 192.0), unlearned])).split("\n\n")
+    assert mean.startswith("1 of 1 ") and mean.endswith("exceptions: none.")
+    assert worst.startswith("0 of 1 ") and worst.endswith("exceptions: cartpole-script plain (kept 0.960).")
+    (mean, _) = verdict(judgements([run(0, 200.0, 180.0)])).split("\n\n")
+    assert mean.endswith("exceptions: cartpole-script plain (unknown / given 0.900).")
+
+
 def test_the_summary_is_that_of_the_runs():
     blocks = list(SUMMARY.finditer(ALL_TEXT))
     assert len(blocks) >= 5
@@ -41,3 +59,11 @@ def test_figures_are_drawn_from_the_runs_as_they_are():
     assert all((IMAGES / f"{name}.svg").exists() for name in FIGURES)
     shown = {name for name in FIGURES if f"images/{name}.svg" in ALL_TEXT}
     assert set(FIGURES) - shown <= {"curve"}  # which is the README's
+
+
+def test_pictures_of_the_gallery_are_those_of_the_notebooks():
+    found = dict(from_notebooks())
+    assert len(found) >= 7
+    for path, picture in found.items():
+        assert path.read_bytes() == picture, f"{path.name} is out of date; run: make figures"
+        assert f"images/{path.name}" in GALLERY

@@ -13,7 +13,7 @@ from owlrl import EWCRegularizer, MultiHeadQ, OwlWrapper, QLearner
 from owlrl.checkpoint import get_rng_state, load_state, save_state
 from owlrl.errors import OwlStateError, OwlValueError
 from owlrl.wrapper_state import TaskRecord, restore_wrapper, same_state, wrapper_state
-from scripts.faults import (
+from scripts.faults.loads import (
     LEARNERS,
     copied,
     everything,
@@ -55,14 +55,14 @@ def test_a_good_state_is_taken_whole(kind, states):
 
 @pytest.mark.parametrize("kind", ["DQN", "SAC"])
 def test_a_state_with_one_thing_wrong_changes_nothing(kind, tmp_path, monkeypatch):
-    monkeypatch.setattr("scripts.faults.LEARNERS", {kind: LEARNERS[kind]})
+    monkeypatch.setattr("scripts.faults.loads.LEARNERS", {kind: LEARNERS[kind]})
     outcome = failed_loads(60, random.Random(1), tmp_path)
     assert outcome.runs == 60 and not outcome.faults
 
 
 @pytest.mark.parametrize("kind", ["DQN with heads", "TD3"])
 def test_an_interrupted_load_changes_nothing(kind, tmp_path, monkeypatch):
-    monkeypatch.setattr("scripts.faults.LEARNERS", {kind: LEARNERS[kind]})
+    monkeypatch.setattr("scripts.faults.loads.LEARNERS", {kind: LEARNERS[kind]})
     outcome = interrupted_loads(15, random.Random(2), tmp_path)
     assert outcome.runs == 15 and not outcome.faults
 
@@ -331,3 +331,27 @@ def test_same_state_sees_every_difference():
         {"b": None},
     ]:
         assert not same_state(tree, {**tree, **change})
+
+
+def test_states_of_other_types_and_of_one_nan_are_not_the_same():
+    assert not same_state(torch.zeros(2), torch.zeros(2, dtype=torch.int32))
+    assert not same_state(torch.zeros(2), torch.zeros(1, 2))
+    assert not same_state(float("nan"), 1.0) and not same_state(1.0, float("nan"))
+    assert same_state(torch.ones(2), torch.ones(2)) and same_state(float("nan"), float("nan"))
+
+
+def test_extra_state_of_a_network_need_not_be_a_tensor():
+    class Extra(nn.Linear):
+        def get_extra_state(self):
+            return {"seen": 3}
+
+        def set_extra_state(self, state):
+            self.seen = state["seen"]
+
+    def made():
+        q = MultiHeadQ(Extra(2, 4), 4, 2)
+        return QLearner(q, None, torch.optim.SGD(q.parameters(), lr=0.1))
+
+    learner = made()
+    restore_wrapper(learner, wrapper_state(made(), {}, {}), {})
+    assert learner.networks["q"].module.trunk.seen == 3

@@ -154,7 +154,7 @@ def own_seed(seed: int | None) -> int:
 
 
 def own_generator(seed: int | None, *key: int) -> np.random.Generator:
-    """A generator of one's own from `own_seed` and a key that tells it from others of the same seed.
+    """A separate generator from `own_seed` and a key that tells it from others of the same seed.
 
     >>> from owlrl._arguments import own_generator
     >>> bool(own_generator(0, 1).random() == own_generator(0, 2).random())

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import io
 import os
+import shutil
 import sys
-from collections.abc import Sequence
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
+from pathlib import Path
 from typing import Annotated, Any, Union
 
 from owlrl import __version__
@@ -15,6 +20,8 @@ from owlrl.experiments.commands import Compare, Demo, Evaluate, Report, Reproduc
 __all__ = ["main"]
 
 STOPPED, CLOSED = 130, 141  # what a shell gives after Ctrl-C, and where nobody reads on: owlrl … | head
+COLUMNS = 60  # with much fewer the help cannot be laid out
+BROKEN, WHOLE = 70, "OWLRL_TRACEBACK"  # a mistake of ours; and where all of it is shown
 EXAMPLES = {
     "demo": """Show in two minutes what one head cannot do and OWL can.
 
@@ -86,22 +93,81 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        try:
-            return _run(given)
-        finally:
-            if sys.stdout is not None:  # it was closed: owlrl … >&-
+        with _usable_terminal():
+            try:
+                return _run(given)
+            finally:
                 sys.stdout.flush()  # or a closed pipe is only noticed when the interpreter ends
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _read_no_more()
         return CLOSED
     except KeyboardInterrupt:
-        kept = "; what is finished stays, the same command goes on from there"
-        print(f"owlrl: stopped{kept if given[0] in KEEPING else ''}", file=sys.stderr)
+        kept = "; what is done so far stays, the same command goes on from there"
+        _say(f"stopped{kept if given[:1] and given[0] in KEEPING else ''}")
         return STOPPED
     except (OwlError, OSError, MemoryError) as error:
-        line = " ".join(f"{error}".split()) or "there is not enough memory"
-        print(f"owlrl: {line}", file=sys.stderr)
+        _say(f"{error}" or "there is not enough memory")
         return 2
+    except Exception as error:  # ours: nobody else's work is to end in a page of code
+        if os.environ.get(WHOLE):
+            raise
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        _say(
+            f"{type(error).__name__}: {error} ({Path(frame.filename).name}:{frame.lineno}); this should not "
+            f"have happened: if what was given is in order, please report it with all of {WHOLE}=1 owlrl …"
+        )
+        return BROKEN
+
+
+@contextmanager
+def _usable_terminal() -> Iterator[None]:
+    """Streams that are there and take any letter, some columns to print in, a directory to be in."""
+    try:
+        Path.cwd()
+    except FileNotFoundError as error:  # in which torch would end the process
+        raise OwlStateError("the current directory was removed; go to another one first") from error
+    with ExitStack() as stack:
+        nowhere = stack.enter_context(open(os.devnull, "w", encoding="utf-8"))
+        if sys.stdout is None:  # it was closed: owlrl … >&-
+            stack.enter_context(redirect_stdout(nowhere))
+        if sys.stderr is None:
+            stack.enter_context(redirect_stderr(nowhere))
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):  # which in an ASCII world refuses an ellipsis
+                stream.reconfigure(errors="backslashreplace")
+        if shutil.get_terminal_size().columns < COLUMNS:
+            stack.enter_context(_environment("COLUMNS", str(COLUMNS)))
+        yield
+
+
+@contextmanager
+def _environment(name: str, value: str) -> Iterator[None]:
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
+
+
+def _say(text: str) -> None:
+    """One line on stderr, if somebody listens there."""
+    with suppress(OSError, ValueError):
+        print(f"owlrl: {' '.join(text.split())}", file=sys.stderr, flush=True)
+
+
+def _read_no_more() -> None:
+    """Let what the interpreter flushes at its end go nowhere."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None:
+                stream.flush()
+        except (OSError, ValueError):
+            with suppress(OSError, ValueError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _run(given: list[str]) -> int:

@@ -72,8 +72,8 @@ def install_hint(extra: str) -> str:
     """How to get the libraries of an extra, by their names: owlrl's own is another project's on PyPI.
 
     >>> from owlrl.errors import install_hint
-    >>> install_hint("cli")
-    'pip install "joblib>=1.4" "tqdm>=4.66" "tyro>=0.9.2"'
+    >>> install_hint("cluster")
+    'pip install "distributed>=2024.8" "joblib>=1.4"'
     """
     try:
         wanted = importlib.metadata.requires("owlrl") or []

@@ -137,7 +137,7 @@ class Regularizer(Stateful, Protocol):
         ...
 
     def penalty(self) -> Tensor:
-        """The penalty now, a scalar with gradient, for a loss of one's own."""
+        """The penalty now, a scalar with gradient, to be added to a loss by hand."""
         ...
 
     def watch(self) -> dict[str, float]:

@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from owlrl.describe.temperature import TaskTemperature
 from owlrl.errors import NonFiniteError, OwlStateError
+from owlrl.heads.growth import IdleHeads
 from owlrl.protocols import OffPolicyLearner
 
 __all__ = ["StepGuard"]
@@ -68,14 +69,26 @@ what it is made of, or lower the step size
         self._names = {id(optimizer): name for name, optimizer in reversed(named)}
         self._first = next(iter(optimizers), None)
         self._handles = [o.register_step_pre_hook(self._before_step) for o in optimizers.values()]
+        self._idle = [IdleHeads(o) for o in {id(o): o for o in learner.optimizers.values()}.values()]
 
     def begin(self, task: str) -> None:
-        """Allow steps."""
+        """Allow steps; idle heads are out of the optimizers' groups until `end`."""
         self._task, self.steps = task, 0
+        idle = [
+            parameter
+            for network in self._learner.networks.values()
+            for head in range(network.num_heads)
+            if head != network.pointer.head
+            for parameter in network.head_parameters(head).values()
+        ]
+        for heads in self._idle:
+            heads.hide(idle)
 
     def end(self) -> int:
         """Refuse steps again; how many were made since `begin`."""
         self._task = None
+        for heads in self._idle:
+            heads.show()
         made, self.steps = self.steps, 0
         return made
 
@@ -107,6 +120,8 @@ what it is made of, or lower the step size
         """Stop looking."""
         for handle in self._handles:
             handle.remove()
+        for heads in self._idle:
+            heads.detach()
 
     def _before_step(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
         if self._task is None:

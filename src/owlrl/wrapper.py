@@ -16,14 +16,7 @@ from owlrl.acting.episodes import Evaluation, collect_rows, run_episodes, space_
 from owlrl.acting.policy import AdaptivePolicy, export_policy
 from owlrl.autosave import Autosave, when_whole
 from owlrl.checkpoint import load_state, save_state, set_rng_state
-from owlrl.describe.given import (
-    as_env,
-    as_learner,
-    as_replay,
-    check_bound,
-    check_learner,
-    part_problem,
-)
+from owlrl.describe.given import as_env, as_learner, as_replay, check_bound, check_learner, part_problem
 from owlrl.errors import OwlStateError, OwlTypeError, OwlValueError, raise_problems
 from owlrl.evidence import ModelEvidence
 from owlrl.memory import TaskMemories
@@ -32,6 +25,7 @@ from owlrl.regularizers import DistillationRegularizer
 from owlrl.replay import SharedReplay
 from owlrl.selection import ExpWeightsSelector, OracleSelector
 from owlrl.step_guard import StepGuard
+from owlrl.stream import Stream, Streaming
 from owlrl.types import HeadPointer, Transitions
 from owlrl.wrapper_state import TaskRecord, load_own_state, own_state, restore_wrapper, wrapper_state
 
@@ -41,7 +35,7 @@ LOOK_EVERY = 32  # optimizer steps between two looks at what the learner stored
 Watcher = Callable[[int, dict[str, float]], None]
 
 
-class OwlWrapper:
+class OwlWrapper(Streaming):
     """Lets the learner you have learn task after task, and act when the task is unknown.
 
     ``OwlWrapper(learner)`` alone is the best we know: a head per task that starts at zero, old heads held
@@ -113,6 +107,7 @@ replay=TaskScopedReplay, tasks=['left', 'right'])
         self.evidence = ModelEvidence(seed=self.seed) if isinstance(evidence, str) else evidence
         self.memory = TaskMemories(self.memory_rows, max_bytes=self.max_bytes, seed=self.seed)
         self.tasks: dict[str, TaskRecord] = {}
+        self._stream = Stream(self)
         self._current: str | None = None
         self._open: str | None = None  # the task whose visit has begun and not been ended
         self._unwrapped = False
@@ -555,8 +550,10 @@ replay=TaskScopedReplay, tasks=['left', 'right'])
 
     def _on_step(self, step: int) -> None:
         """Before an optimizer step inside a task."""
-        if step == 1 or step % LOOK_EVERY == 0:
+        if step == 1 or (step % LOOK_EVERY == 0 and not self._stream.active):
             self._look(first=step == 1)
+        elif self._stream.active and not self._stream.borders:
+            self._stream.check()
         if step % self.watch_every == 0:
             numbers = self.numbers()
             self.learner.record(numbers)
@@ -572,6 +569,8 @@ replay=TaskScopedReplay, tasks=['left', 'right'])
         if first:
             raise_problems(f"task {self._current!r}, first row", self.learner.trial(rows[:1]))
         self.memory[self._current].add(rows)
+        if self._stream.active:
+            self._stream.see(rows)
 
     def _activate(self, head: int) -> None:
         self._pointer.index = head
@@ -589,6 +588,7 @@ replay=TaskScopedReplay, tasks=['left', 'right'])
             "replay": self.replay,
             "evidence": self.evidence,
             "memory": self.memory,
+            "stream": self._stream,
         }
 
     def _own_state(self) -> dict[str, Any]:

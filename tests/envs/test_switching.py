@@ -262,6 +262,7 @@ def test_bad_arguments(arguments, message):
             make()
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # gymnasium 1.1's __del__
 def test_environments_that_do_not_go_together():
     one, other = gymnasium.make("CartPole-v1"), gymnasium.make("owlrl/Reach-v0")
     with pytest.raises(OwlTypeError, match="at least 2 environments by name"):

@@ -51,6 +51,7 @@ def test_every_field_makes_another_id():
         "consecutive": 1,
         "unseen": ("S9N1:1",),
         "eval_every": 1,
+        "compile": True,
     }
     assert set(changed) == {f.name for f in fields(Run)}
     ids = [Run().id, *(Run(**{name: value}).id for name, value in changed.items())]

@@ -22,9 +22,7 @@ from owlrl.experiments import results as module
 from owlrl.experiments.fanout import unfinished
 
 RUN = Run("SC2", seed=3)
-RESULT = Result(
-    RUN, [{"kind": "score", "score": 0.1 + 0.2}, {"kind": "trace", "arms": [0, 1]}], {"git": None}
-)
+RESULT = Result(RUN, [{"kind": "mine", "score": 0.1 + 0.2}, {"kind": "other", "arms": [0, 1]}], {"git": None})
 
 
 def test_round_trip_is_exact(tmp_path):

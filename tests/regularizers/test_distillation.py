@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import math
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from owlrl.errors import NonFiniteError, OwlStateError, OwlTypeError, OwlValueEr
 from owlrl.heads import MultiHeadQ, promote_output_layers
 from owlrl.protocols import Consolidation, Regularizer
 from owlrl.regularizers import DistillationRegularizer, distillation_loss, output_spread
-from owlrl.regularizers.distillation import MOST_PULL, PULL
+from owlrl.regularizers.distillation import MOST_PULL, MOST_TASKS, PULL, scaled_pull
 from owlrl.td import taken
 from owlrl.types import Transitions
 from tests.regularizers.helpers import (
@@ -190,7 +191,8 @@ def test_draws_are_spread_evenly_and_come_from_the_right_rows(tasks, batch_size,
         assert drawn is None
         return
     of_row = drawn.inputs[0][:, 0].long().tolist()
-    counts = [of_row.count(k) for k in others]
+    counts = [of_row.count(k) for k in set(of_row)]
+    assert len(counts) == min(len(others), MOST_TASKS) and set(of_row) <= set(others)
     assert sum(counts) == batch_size and max(counts) - min(counts) <= 1
     assert drawn.heads.tolist() == [tasks[k][0] for k in of_row]
     assert [drawn.tasks[place] for place in drawn.of_row] == [str(k) for k in of_row]
@@ -199,7 +201,7 @@ def test_draws_are_spread_evenly_and_come_from_the_right_rows(tasks, batch_size,
         torch.testing.assert_close(q.per_row(*drawn.inputs, heads=drawn.heads), drawn.stored)
 
 
-@pytest.mark.parametrize(("batch_size", "most"), [(128, 16), (3, 3)])
+@pytest.mark.parametrize(("batch_size", "most"), [(128, MOST_TASKS), (3, 3)])
 def test_few_tasks_are_drawn_at_a_time_and_each_gets_its_turn(batch_size, most):
     regularizer = holding([(head, 2) for head in range(40)], batch_size)
     regularizer.networks["q"].activate(0)
@@ -627,7 +629,8 @@ def test_spread_by_hand(each, actions):
         expected = outputs.std(0, correction=0)
         expected = torch.maximum(expected, 0.1 * expected.max())
     else:
-        expected = (outputs - outputs.mean(1, keepdim=True)).square().mean().sqrt().expand(actions)
+        ranked = sorted(float(np.std(row)) for row in outputs.numpy())
+        expected = torch.full((actions,), ranked[(len(ranked) - 1) // 2], dtype=torch.float64)
     torch.testing.assert_close(got, expected, rtol=1e-4, atol=0)
     torch.testing.assert_close(output_spread(100 * outputs, each=each), 100 * got, rtol=1e-5, atol=0)
 
@@ -640,6 +643,13 @@ def test_spread_has_a_floor_and_passes_over_missing_outputs():
     q = torch.tensor([[1.0, 3.0], [5.0, 3.0]])
     padded = torch.cat([q, torch.full((2, 1), -torch.inf)], 1)
     assert output_spread(padded)[0] == output_spread(q)[0] == 1.0
+
+
+def test_few_rows_with_a_fatal_action_do_not_hide_the_others():
+    ordinary = torch.tensor([[10.0, 10.2], [14.0, 13.8], [12.0, 12.2]], dtype=torch.float64).repeat(5, 1)
+    fatal = torch.tensor([[12.0, 0.0]], dtype=torch.float64).repeat(4, 1)
+    assert output_spread(ordinary).tolist() == pytest.approx([0.1, 0.1])
+    assert output_spread(torch.cat([ordinary, fatal])).tolist() == pytest.approx([0.1, 0.1])
 
 
 @pytest.mark.parametrize("scale", [None, 8.0])
@@ -664,23 +674,40 @@ def test_pull_has_a_norm_that_follows_gradient_and_drift(scale, every):
     again.load_state_dict(twin)
     again.bind(Learner({"q": q}))
     square = again.term("q")  # the same draw
-    slope = torch.autograd.grad(square, [q.trunk[0].weight, q.trunk[0].bias, q.heads[0].weight])
-    names = ["trunk.0.weight", "trunk.0.bias", "heads.0.weight"]
+    slope = torch.autograd.grad(square, [q.trunk[0].weight, q.trunk[0].bias])
+    names = ["trunk.0.weight", "trunk.0.bias"]
     now = gradients(q)
-    added = [now[n] - (0 if before[n] is None else before[n]) for n in names]
+    added = [now[n] - before[n] for n in names]
 
     def norm(tensors: list[Tensor]) -> float:
         return float(torch.cat([t.flatten() for t in tensors]).norm())
 
-    own = norm([before[n] for n in names[:2]])  # with the scale in it, as the pull that is added
-    assert norm(added[:2]) == pytest.approx(
+    own = norm([before[n] for n in names])  # with the scale in it, as the pull that is added
+    assert norm(added) == pytest.approx(
         every * own * min(PULL * float(square.detach().sqrt()), MOST_PULL), rel=1e-6
     )
-    factor = norm(added[:2]) / norm(list(slope[:2]))
-    for got, want in zip(added, slope, strict=True):  # one direction for trunk and old head
+    factor = norm(added) / norm(list(slope))
+    for got, want in zip(added, slope, strict=True):
         torch.testing.assert_close(got, factor * want, rtol=1e-6, atol=1e-12)
     assert now["heads.1.weight"].equal(before["heads.1.weight"])
+    assert now["heads.0.weight"] is None  # an optimizer leaves the old head as it is
     assert regularizer.watch()["drift/q/task 0"] == pytest.approx(float(square.detach().sqrt()))
+
+
+@given(
+    st.lists(st.lists(st.integers(-9, 9), min_size=1, max_size=4), min_size=1, max_size=3),
+    st.floats(1e-6, 1e6),
+    st.floats(0.0, 10.0),
+)
+def test_scaled_pull_has_the_direction_of_the_slope_and_the_norm_of_the_formula(slope, gradient, drift):
+    tensors = [torch.tensor(row, dtype=torch.float64) for row in slope]
+    got = scaled_pull(tensors, *(torch.tensor(x, dtype=torch.float64) for x in (gradient, drift)))
+    length = math.sqrt(sum(x * x for row in slope for x in row))
+    wanted = 0.0 if length == 0 else gradient * min(PULL * drift, MOST_PULL)
+    for row, pull in zip(slope, got, strict=True):
+        assert pull.tolist() == pytest.approx(
+            [wanted * x / (length or 1.0) for x in row], rel=1e-9, abs=1e-200
+        )
 
 
 def test_no_pull_where_the_learner_does_not_train_the_trunk():
@@ -821,4 +848,4 @@ def test_cost_does_not_grow_with_tasks():
     q.activate(60)
     before = sum(m.asked for m in memories.values())
     regularizer.term("q")
-    assert sum(m.asked for m in memories.values()) - before == 16
+    assert sum(m.asked for m in memories.values()) - before == MOST_TASKS

@@ -149,6 +149,7 @@ class BufferReplay:
             self.action_dtype = buffer.actions.dtype
         self.gamma = gamma
         self.overruns = 0
+        self._taken = 0  # newest steps that are no longer the task's
         self._task: str | None = None
         self._begun = False  # and not ended
         self._loaded: dict[str, Any] | None = None  # a visit that was saved before its end
@@ -202,10 +203,26 @@ class BufferReplay:
                 f"{type(self).__name__}.end_task: no task was begun; call begin_task(task) first"
             )
         count = self.warm_start // int(self.buffer.n_envs)
-        steps = valid_steps(self.buffer)[-count:] if count else np.zeros(0, np.int64)
+        own = valid_steps(self.buffer)
+        steps = own[: len(own) - self._taken][-count:] if count else np.zeros(0, np.int64)
         if len(steps):
             self._kept[self._task] = read_columns(self.buffer, steps, slice(None))
-        self._begun = False
+        self._begun, self._taken = False, 0
+
+    def take_back(self, rows: Transitions) -> Kept:
+        """Take the newest steps away from the task that is about to end, those of which ``rows`` are copies.
+
+        The buffer still has them until the next task begins; what is kept of the task has not.
+        """
+        steps = valid_steps(self.buffer)
+        self._taken = min(len(steps), -(-len(rows) // int(self.buffer.n_envs)))
+        return read_columns(self.buffer, steps[len(steps) - self._taken :], slice(None))
+
+    def put(self, moved: Kept) -> None:
+        """Store what `take_back` gave; those rows are not new."""
+        self._taken = 0
+        refill(self.buffer, moved, cut=False)
+        self._seen = _Mark.of(self.buffer)
 
     def forget(self, task: str) -> None:
         """Drop what is kept of ``task``."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from collections import deque, namedtuple
-from collections.abc import Mapping, MutableSequence, Sequence
+from collections.abc import Iterable, Mapping, MutableSequence, Sequence
 from itertools import islice
 from typing import Any
 
@@ -125,6 +125,17 @@ class ListReplay:
         if self.warm_start:
             self._stored[self._task] = self._newest(self.warm_start)
 
+    def take_back(self, rows: Transitions) -> list[Any]:
+        """Take the newest rows out again, as many as ``rows``; for `put` in another task."""
+        taken = [self.rows.pop() for _ in range(min(len(rows), len(self.rows)))][::-1]
+        self._look()
+        return taken
+
+    def put(self, moved: Iterable[Any]) -> None:
+        """Append what `take_back` gave; those rows are not new."""
+        self.rows.extend(moved)
+        self._look()
+
     def forget(self, task: str) -> None:
         """Drop what is kept of ``task``."""
         self._stored.pop(task, None)
@@ -146,7 +157,7 @@ class ListReplay:
     def new_rows(self) -> Transitions | None:
         """The rows that were appended since the last look, copied, oldest first; None if there are none.
 
-        Raises if the list was overwritten in place or shuffled: then nobody can tell which rows are new.
+        Raises if the list was overwritten in place or shuffled: then it is not known which rows are new.
         """
         index = np.arange(self._first_new(), len(self.rows))
         # a row may hold arrays that the script writes to again: they are copied into columns
@@ -239,9 +250,9 @@ class ListReplay:
         if moved or any(id(row) in known for row in others):
             raise OwlStateError(
                 f"ListReplay.new_rows: rows of the {kind} changed their places since the last look "
-                "(overwritten in place as a ring, shuffled, or added at the front), so that nobody can tell "
-                "which are new; append them at the end, e.g. to collections.deque(maxlen=...), which drops "
-                "the oldest by itself, or use owlrl.TaskScopedReplay"
+                "(overwritten in place as a ring, shuffled, or added at the front), so that it is not "
+                "known which are new; append them at the end, e.g. to collections.deque(maxlen=...), which "
+                "drops the oldest by itself, or use owlrl.TaskScopedReplay"
             )
         if found is None and self._seen:
             self.overruns += 1

@@ -29,12 +29,12 @@ class ExactIndex:
         self.changed = changed
         self.tables: list[dict[int, Entry]] = [{} for _ in range(DEPTHS)]
         # keys that came twice, and those that had another outcome then or later; per depth, all and events
-        self.counts = np.zeros((2, DEPTHS, 2), np.int64)
+        self.twice, self.several = ([[0, 0] for _ in range(DEPTHS)] for _ in range(2))
 
     @property
     def ambiguous(self) -> np.ndarray:
         """The share of keys with several outcomes, per depth, all and of events; from a tenth on."""
-        made: np.ndarray = (self.counts[1] + 1) / (self.counts[0] + 10)
+        made: np.ndarray = (np.array(self.several) + 1) / (np.array(self.twice) + 10)
         return made
 
     def judge(self, steps: Steps, event: np.ndarray) -> Judgement:
@@ -81,9 +81,10 @@ class ExactIndex:
                 known = entry[3].get(outcome)
                 novel = not agrees(known, reward)
                 entry[0], entry[1], entry[2] = entry[0] + 1, entry[1] + novel, entry[2] or events[row]
-                kinds = slice(1 + entry[2])
-                self.counts[0, depth, kinds] += entry[0] == 2
-                self.counts[1, depth, kinds] += novel and entry[1] == 1
+                if entry[0] == 2 or (novel and entry[1] == 1):
+                    for kind in range(1 + entry[2]):
+                        self.twice[depth][kind] += entry[0] == 2
+                        self.several[depth][kind] += novel and entry[1] == 1
                 if known is None:
                     entry[3][outcome] = [reward, reward]
                 elif novel or not known[0] <= reward <= known[1]:
@@ -91,12 +92,12 @@ class ExactIndex:
 
     def state_dict(self) -> dict[str, Any]:
         return {
-            "counts": self.counts.copy(),
+            "counts": np.array([self.twice, self.several]),
             "tables": [_packed(table) for table in self.tables],
         }
 
     def load_state_dict(self, state_dict: dict[str, Any], /) -> None:
-        self.counts = np.array(state_dict["counts"], np.int64).reshape(2, DEPTHS, 2)
+        self.twice, self.several = np.array(state_dict["counts"], np.int64).reshape(2, DEPTHS, 2).tolist()
         self.tables = [_unpacked(packed) for packed in state_dict["tables"]]
 
 

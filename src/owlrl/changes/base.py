@@ -50,6 +50,11 @@ class Judgement:
 class TaskModel(Protocol):
     """What a detector knows of one task."""
 
+    @property
+    def mature(self) -> bool:
+        """Whether it knows enough of the task for steps that contradict it to be a new one's."""
+        ...
+
     def judge(self, steps: Steps, *, stride: int = 1) -> Judgement:
         """Look at steps (every ``stride``-th at least), which change nothing."""
         ...

@@ -54,6 +54,10 @@ class RewardModel:
         self.shift = shift
         self.count, self.mean, self.squares = 0, 0.0, 0.0
 
+    @property
+    def mature(self) -> bool:
+        return True
+
     def judge(self, steps: Steps, *, stride: int = 1) -> Judgement:
         made = Judgement.silent(len(steps), 2)
         if self.count < FIRST:
@@ -126,6 +130,10 @@ class ErrorModel:
         self._rng = np.random.default_rng(0)
         self._kept: dict[str, np.ndarray] = {}
         self._model: dict[str, np.ndarray] = {}
+
+    @property
+    def mature(self) -> bool:
+        return True
 
     def judge(self, steps: Steps, *, stride: int = 1) -> Judgement:
         if not self._model:

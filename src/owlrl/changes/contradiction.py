@@ -14,6 +14,7 @@ from owlrl.changes.steps import Steps
 __all__ = ["Contradiction"]
 
 TRIAL = 128  # steps after which it is known whether observations come again exactly
+MATURE = 1024  # steps after which neighbours are near enough to trust what they say
 AGAIN = 0.3  # share of the steps of the trial that must come again for that
 RARE = 0.1  # at most this share of steps are events, if events are counted by themselves
 
@@ -67,6 +68,10 @@ class ContradictionModel:
         self._trial: list[Steps] = []
         # the most common reward by majority vote (Boyer and Moore): right whenever it is more than half
         self._common, self._votes = 0.0, 0
+
+    @property
+    def mature(self) -> bool:
+        return isinstance(self.index, ExactIndex) or self.seen >= MATURE
 
     def judge(self, steps: Steps, *, stride: int = 1) -> Judgement:
         if self.index is None:

@@ -19,7 +19,7 @@ MOST_HELD = 2048  # rows under suspicion at most
 UNCLEAR = 64  # rows that are held without suspicion where nothing comparable came since
 AT_ONCE = 2  # how often the same step counts in one look: copies side by side meet it together
 IN_ALL = 4  # how often the same contradiction counts
-PROBATION = 1024  # rows during which a new task needs more evidence, and may turn out to be a known one
+PROBATION = 1024  # rows in which a new task needs more evidence, and may turn out to be a known one
 LEAST = 8  # comparable rows before a task is recognised
 CONTRADICTED = 0.15  # a task that is contradicted by a larger share of comparable rows is another
 
@@ -190,7 +190,7 @@ class ChangeFinder:
             if self.age >= PROBATION:
                 self._young = None
 
-    def _decide(self, begun: int, total: float) -> Change:
+    def _decide(self, begun: int, total: float) -> Change | None:
         """An alarm: which task were the rows since the change began?"""
         held = Steps.joined(steps for steps, _ in self._held)
         said = self.detector.judge(self.task, held[begun:])  # this time all of them
@@ -202,6 +202,10 @@ class ChangeFinder:
             self._learn(held[:begun], self.detector.judge(self.task, held[:begun]))
         to = self._known(held[begun:], said.contradicts[later:], LEAST)
         self._hold(held[begun:])
+        if to is None and not self.detector.open(self.task).mature:
+            self._held, self._sums = [], Sums()
+            self._learn(held[begun:], self.detector.judge(self.task, held[begun:]))
+            return None
         return Change(to, len(held) - begun, float(1.0 - np.exp(-total)))
 
     def _hold(self, steps: Steps) -> None:

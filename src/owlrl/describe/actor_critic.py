@@ -28,7 +28,7 @@ from owlrl.describe.temperature import TaskTemperature
 from owlrl.describe.trained import HeadedNetwork, Trained, kind_of, ownership_problems
 from owlrl.errors import OwlTypeError, OwlValueError
 from owlrl.heads.modes import eval_mode, probing
-from owlrl.heads.view import joined
+from owlrl.heads.promote import joined
 from owlrl.protocols import Consolidation, Stateful
 from owlrl.td import soft_value, td_target
 from owlrl.types import Transitions
@@ -39,7 +39,7 @@ ROWS = 4096  # rows a network is called with at once
 
 
 class ActorCriticLearner(DescribedLearner):
-    """What `OwlWrapper` needs to know of an actor with critics that somebody wrote: its parts, not its loop.
+    """What `OwlWrapper` needs to know of a hand-written actor with critics: its parts, not its loop.
 
     Heads are given in place to the output layers of actor, critics and targets (an actor's mean and
     log-std are two of them), and grow together with the optimizers. Networks are called

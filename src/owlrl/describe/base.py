@@ -65,10 +65,10 @@ class DescribedLearner(ABC):
     ...     def consolidation(self, rows):
     ...         v, inputs = self.networks["v"], self.inputs("v", rows)
     ...         return {"v": Consolidation(v, v.pointer.head, inputs, (rows.action,), taken, taken)}
-    >>> v = nn.Linear(4, 3)
+    >>> v = nn.Sequential(nn.Linear(4, 3))
     >>> learner = Bandit({"v": Trained(v, torch.optim.SGD(v.parameters(), 0.1))}, replay=[])
     >>> OwlWrapper(learner).learner
-    Bandit(Linear)
+    Bandit(Sequential)
     """
 
     _joins = False  # whether networks may answer with several tensors

@@ -23,7 +23,7 @@ __all__ = ["QLearner"]
 
 
 class QLearner(DescribedLearner):
-    """What `OwlWrapper` needs to know of a DQN that somebody wrote: its parts, not its loop.
+    """What `OwlWrapper` needs to know of a hand-written DQN: its parts, not its loop.
 
     Args:
         q: the Q-network: a `MultiHeadQ`, or any module with a linear output layer, which is

@@ -1,4 +1,4 @@
-"""`Trained`: one trained network with its optimizer and target, as somebody's script has them."""
+"""`Trained`: one trained network with its optimizer and target, as a script has them."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ from owlrl.heads import (
     promote_output_layers,
 )
 from owlrl.heads.growth import HEAD_INITS, owning_group
-from owlrl.heads.promote import check_promotable
-from owlrl.heads.view import Call
+from owlrl.heads.promote import Call, check_promotable
 from owlrl.types import HeadPointer
 
 __all__ = ["HeadedNetwork", "Trained"]

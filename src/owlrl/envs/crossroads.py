@@ -163,7 +163,7 @@ def make_star(arms: int, length: int) -> Star:
     """Lay out ``arms`` corridors of ``length`` cells.
 
     Up to four leave a single cell in the four directions. More leave a hall of 5×5 cells, two to a side
-    with a wall of their own each. All are equally long and begin equally far from the middle.
+    each with its wall. All are equally long and begin equally far from the middle.
     """
     radius = 0 if arms <= len(SIDES) else 2
     hall = range(-radius, radius + 1)

@@ -16,7 +16,7 @@ from minigrid.minigrid_env import MiniGridEnv
 from owlrl._arguments import Arguments
 from owlrl.errors import OwlValueError
 
-__all__ = ["DoorKeyEnv", "GridTaskEnv", "ImageArray", "SimpleCrossingEnv", "check_grid", "position"]
+__all__ = ["DoorKeyEnv", "GridTaskEnv", "ImageArray", "SimpleCrossingEnv"]
 
 ImageArray = npt.NDArray[np.uint8]
 StepResult = tuple[ImageArray, float, bool, bool, dict[str, Any]]
@@ -25,15 +25,7 @@ VIEW = 7  # cells that the agent sees to either axis
 
 
 def position(env: MiniGridEnv) -> tuple[int, int]:
-    """The cell that the agent is in.
-
-    >>> from owlrl.envs import CrossroadsEnv
-    >>> from owlrl.envs.grid_levels import position
-    >>> env = CrossroadsEnv(2, length=4)
-    >>> _ = env.reset()
-    >>> position(env)
-    (5, 1)
-    """
+    """The cell that the agent is in."""
     x, y = env.agent_pos
     return int(x), int(y)
 
@@ -41,13 +33,7 @@ def position(env: MiniGridEnv) -> tuple[int, int]:
 def check_grid(
     arguments: Arguments, max_steps: object, render_mode: object, highlight: object, tile_size: object
 ) -> dict[str, Any]:
-    """Check the arguments that all our MiniGrid tasks take, and return them for MiniGrid's constructor.
-
-    >>> from owlrl._arguments import Arguments
-    >>> from owlrl.envs.grid_levels import check_grid
-    >>> check_grid(Arguments("Maze"), 50, None, True, 32)
-    {'max_steps': 50, 'render_mode': None, 'highlight': True, 'tile_size': 32}
-    """
+    """Check the arguments that all our MiniGrid tasks take, and return them for MiniGrid's constructor."""
     return {
         "max_steps": arguments.integer("max_steps", max_steps),
         "render_mode": arguments.choice("render_mode", render_mode, [None, "rgb_array"]),

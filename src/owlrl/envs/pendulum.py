@@ -15,9 +15,9 @@ from gymnasium.utils.seeding import np_random
 
 from owlrl._arguments import Arguments
 from owlrl.envs.vector import ArrayVectorEnv, BoolArray, FloatArray, VectorStep, any_of
-from owlrl.errors import NonFiniteError, OwlTypeError, OwlValueError
+from owlrl.errors import NonFiniteError, OwlValueError
 
-__all__ = ["PendulumEnv", "PendulumVectorEnv", "angle_from"]
+__all__ = ["PendulumEnv", "PendulumVectorEnv"]
 
 Observations = npt.NDArray[np.float32]
 
@@ -29,13 +29,7 @@ MARK = (60, 160, 60)  # colour of the angle that is asked for
 
 
 def angle_from(theta: FloatArray, centre: float) -> FloatArray:
-    """How far the angles are from ``centre``, the short way round: in [−π, π); all in radians.
-
-    >>> import numpy as np
-    >>> from owlrl.envs.pendulum import angle_from
-    >>> np.degrees(angle_from(np.radians([100.0, -170.0]), np.radians(90.0))).round()
-    array([ 10., 100.])
-    """
+    """How far the angles are from ``centre``, the short way round: in [−π, π); all in radians."""
     away: FloatArray = (theta - centre + math.pi) % (2.0 * math.pi) - math.pi
     return away
 
@@ -220,14 +214,7 @@ class PendulumVectorEnv(ArrayVectorEnv):
 
     def _push(self, actions: npt.NDArray[Any]) -> None:
         """Take in torques (num_envs, 1), cut to their bounds."""
-        self._require_reset("step")
-        actions = np.asarray(actions)
-        if actions.shape != (self.num_envs, 1) or actions.dtype.kind not in "fiu":
-            raise OwlTypeError(
-                f"PendulumVectorEnv.step: actions are {actions.dtype} of shape {actions.shape}; expected "
-                f"numbers of shape ({self.num_envs}, 1)"
-            )
-        torque = self._torque
+        actions, torque = self._checked_actions(actions, 1), self._torque
         np.minimum(np.maximum(actions[:, 0], MIN_TORQUE), MAX_TORQUE, out=torque)
         if math.isnan(torque.dot(torque)):
             raise NonFiniteError("PendulumVectorEnv.step: actions have NaN; expected numbers")

@@ -10,7 +10,7 @@ import numpy as np
 from owlrl.envs.table import Table
 from owlrl.envs.vector import BoolArray, FloatArray, IntArray
 
-__all__ = ["TIE", "Joint", "Outcome", "action_values", "best_policy", "observed_actions", "run_policy"]
+__all__ = ["TIE"]
 
 CONVERGED = 1e-12
 TIE = 1e-9  # values closer than this are equally good
@@ -23,12 +23,6 @@ def action_values(table: Table, gamma: float) -> FloatArray:
     """Optimal values (S, A): Q(s, a) = r + γ·max Q(s', ·), without the second term where the episode ends.
 
     Truncation ends no return, and a success is worth what it is as a first step.
-
-    >>> from owlrl.envs import task_set
-    >>> from owlrl.envs.planning import action_values
-    >>> table = task_set("Crossroads-2")["crossroads-0"].table()
-    >>> action_values(table, 0.5)[table.start]  # turn left, turn right and walk, stay before a wall
-    array([0.015625, 0.0625  , 0.03125 ])
     """
     goes_on = gamma * ~table.terminated  # (S, A)
     best = np.zeros(table.num_states)
@@ -43,12 +37,6 @@ def observed_actions(table: Table, gamma: float) -> BoolArray:
     """(O, A): whether an action is optimal in some state that looks like this.
 
     Rows of observations that are only seen when the episode has ended are all false.
-
-    >>> from owlrl.envs import task_set
-    >>> from owlrl.envs.planning import observed_actions
-    >>> table = task_set("Crossroads-2")["crossroads-0"].table()
-    >>> observed_actions(table, 0.5)[table.obs_index[table.start]]
-    array([False,  True, False])
     """
     values = action_values(table, gamma)
     optimal = values >= values.max(axis=1, keepdims=True) - TIE
@@ -60,12 +48,7 @@ def observed_actions(table: Table, gamma: float) -> BoolArray:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one episode gave: its discounted return, and whether it ended by a success.
-
-    >>> from owlrl.envs.planning import Outcome
-    >>> Outcome(value=0.0625, solved=True).solved
-    True
-    """
+    """What one episode gave: its discounted return, and whether it ended by a success."""
 
     value: float
     solved: bool
@@ -76,12 +59,6 @@ def run_policy(table: Table, policy: IntArray, gamma: float) -> Outcome:
 
     The return is that of an episode without a step limit, of a policy that loops for ever too; a
     success counts if it comes within the limit.
-
-    >>> from owlrl.envs import task_set
-    >>> from owlrl.envs.planning import observed_actions, run_policy
-    >>> table = task_set("Crossroads-2")["crossroads-0"].table()
-    >>> run_policy(table, observed_actions(table, 0.5).argmax(axis=1), 0.5)
-    Outcome(value=0.0625, solved=True)
     """
     state, rewards = table.start, list[float]()
     when: dict[int, int] = {}
@@ -110,11 +87,6 @@ class Joint:
         tables: K of them.
         rows: the number of each table's observations among all, K arrays (O_k,).
         num_observations: how many there are in all.
-
-    >>> from owlrl.envs import task_set
-    >>> from owlrl.envs.planning import Joint
-    >>> Joint.of([task.table() for task in task_set("Crossroads-2").values()]).num_observations
-    30
     """
 
     tables: tuple[Table, ...]
@@ -164,13 +136,6 @@ def best_policy(joint: Joint, *, gamma: float, tries: int, seed: int) -> IntArra
     others when it leads into a loop. Actions once set stay set for the tasks that follow. The try
     with the largest sum of returns counts; at last single actions are changed while that helps. The
     search ends early when the sum is that of the optima.
-
-    >>> from owlrl.envs import task_set
-    >>> from owlrl.envs.planning import Joint, best_policy
-    >>> joint = Joint.of([task.table() for task in task_set("Crossroads-2").values()])
-    >>> policy = best_policy(joint, gamma=0.5, tries=5, seed=0)
-    >>> [outcome.solved for outcome in joint.outcomes(policy, 0.5)]
-    [True, False]
     """
     generator = np.random.default_rng(seed)
     values = [action_values(table, gamma) for table in joint.tables]

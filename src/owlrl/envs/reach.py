@@ -12,16 +12,9 @@ from gymnasium import spaces
 
 from owlrl._arguments import Arguments
 from owlrl.envs.vector import ArrayVectorEnv, FloatArray, VectorStep, any_of
-from owlrl.errors import NonFiniteError, OwlStateError, OwlTypeError, OwlValueError
+from owlrl.errors import NonFiniteError, OwlStateError, OwlValueError
 
-__all__ = [
-    "ReachEnv",
-    "ReachVectorEnv",
-    "best_return",
-    "reach_goals",
-    "reach_step",
-    "single_policy_bound",
-]
+__all__ = ["ReachEnv", "ReachVectorEnv", "best_return", "reach_goals", "single_policy_bound"]
 
 STEPS = 20  # of an episode
 STRIDE = 0.2  # how far an action of 1 goes
@@ -31,14 +24,7 @@ SPACE = spaces.Box(-1.0, 1.0, shape=(2,), dtype=np.float32)  # of positions and 
 def reach_step(
     position: FloatArray, action: npt.NDArray[Any], goal: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """One step, for arrays (..., 2): p' = clip(p + 0.2·clip(a)), both to [−1, 1]², and −‖p' − goal‖² (...,).
-
-    >>> import numpy as np
-    >>> from owlrl.envs.reach import reach_step
-    >>> position, reward = reach_step(np.zeros(2), np.array([1.0, -3.0]), np.array([0.5, -0.2]))
-    >>> position, round(float(reward), 6)
-    (array([ 0.2, -0.2]), -0.09)
-    """
+    """One step, arrays (..., 2): p' = clip(p + 0.2·clip(a)), both to [−1, 1]², and −‖p' − goal‖² (...,)."""
     moved: FloatArray = np.clip(position + STRIDE * np.clip(action, -1.0, 1.0), -1.0, 1.0)
     away = moved - goal
     return moved, -(away[..., 0] ** 2 + away[..., 1] ** 2)
@@ -215,13 +201,7 @@ class ReachVectorEnv(ArrayVectorEnv):
 
     def step(self, actions: npt.NDArray[Any]) -> VectorStep:
         """Move by ``actions`` (num_envs, 2); every array that is returned is the caller's own."""
-        self._require_reset("step")
-        actions = np.asarray(actions)
-        if actions.shape != (self.num_envs, 2) or actions.dtype.kind not in "fiu":
-            raise OwlTypeError(
-                f"ReachVectorEnv.step: actions are {actions.dtype} of shape {actions.shape}; expected "
-                f"numbers of shape ({self.num_envs}, 2)"
-            )
+        actions = self._checked_actions(actions, 2)
         if np.isnan(actions).any():
             raise NonFiniteError("ReachVectorEnv.step: actions have NaN; expected numbers")
         self._position, rewards = reach_step(self._position, actions, self.goal)

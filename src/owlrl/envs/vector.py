@@ -13,9 +13,9 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from owlrl._arguments import Arguments
-from owlrl.errors import OwlStateError, OwlValueError
+from owlrl.errors import OwlStateError, OwlTypeError, OwlValueError
 
-__all__ = ["AnyEnv", "ArrayVectorEnv", "BoolArray", "FloatArray", "IntArray", "VectorStep", "any_of"]
+__all__ = ["AnyEnv", "ArrayVectorEnv", "BoolArray", "FloatArray", "IntArray", "VectorStep"]
 
 AnyEnv = gymnasium.Env[Any, Any]
 BoolArray = npt.NDArray[np.bool_]
@@ -118,6 +118,17 @@ class ArrayVectorEnv(VectorEnv[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[A
         if not self._started:
             raise OwlStateError(f"{type(self).__name__}: {what} needs a reset() first")
 
+    def _checked_actions(self, actions: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
+        """Numbers (num_envs, size), or an error."""
+        self._require_reset("step")
+        actions = np.asarray(actions)
+        if actions.shape != (self.num_envs, size) or actions.dtype.kind not in "fiu":
+            raise OwlTypeError(
+                f"{type(self).__name__}.step: actions are {actions.dtype} of shape {actions.shape}; expected "
+                f"numbers of shape ({self.num_envs}, {size})"
+            )
+        return actions
+
     def _tick(self) -> BoolArray:
         """Count a step: which episodes (num_envs,) it truncates."""
         self._clock += 1
@@ -150,11 +161,5 @@ class ArrayVectorEnv(VectorEnv[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[A
 
 
 def any_of(flags: BoolArray) -> bool:
-    """``flags.any()``, for a few flags at a fourth of its cost.
-
-    >>> import numpy as np
-    >>> from owlrl.envs.vector import any_of
-    >>> any_of(np.array([False, True])), any_of(np.zeros(3, dtype=bool))
-    (True, False)
-    """
+    """``flags.any()``, for a few flags at a fourth of its cost."""
     return b"\1" in flags.tobytes()

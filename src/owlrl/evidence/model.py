@@ -246,7 +246,7 @@ class ModelEvidence(Evidence):
     test time a task's loss is the sum of two errors, of the next observation and of the reward, each in
     units of the model's own error on rows it was not fitted to, and clipped.
 
-    Tasks that differ in what happens (a wall, a swapped action) are told apart by the first, tasks
+    Tasks that differ in what happens (a wall, a swapped action) are distinguished by the first, tasks
     that differ in what is rewarded by the second. What no task has seen before is predicted badly by all.
     There is no bootstrap: unlike a TD error, the evidence does not depend on how well values were learned.
 

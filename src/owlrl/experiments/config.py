@@ -85,7 +85,7 @@ class Run:
         for name in ("policies", "unseen"):  # JSON knows lists only
             if isinstance(getattr(self, name), list):
                 object.__setattr__(self, name, tuple(getattr(self, name)))
-        raise_problems("Run", self._problems())
+        raise_problems("Run", self._kind_problems() or self._problems())
         # One name for one set, so that the same run has the same id.
         object.__setattr__(self, "tasks", canonical_name(self.tasks))
 
@@ -159,6 +159,19 @@ class Run:
             f.name: f.default if f.default_factory is not dict else {} for f in fields(self)
         }
         return {name: value for name, value in asdict(self).items() if value != default[name]}
+
+    def _kind_problems(self) -> list[str]:
+        """What is not even of the right kind, as a file may have it."""
+        kinds: dict[str, tuple[type, str]] = dict.fromkeys(("tasks", "method", "learner"), (str, "a text"))
+        kinds |= dict.fromkeys(("arguments", "overrides", "frames_by_task"), (dict, "a dict"))
+        kinds |= dict.fromkeys(("policies", "unseen"), (tuple, "a tuple of texts"))
+        given = {name: getattr(self, name) for name in kinds}
+        return [
+            f"{name} is {given[name]!r}; expected {expected}"
+            for name, (kind, expected) in kinds.items()
+            if not isinstance(given[name], kind)
+            or (kind is tuple and not all(isinstance(item, str) for item in given[name]))
+        ]
 
     def _problems(self) -> list[str]:
         found = []

@@ -19,7 +19,7 @@ from owlrl.acting.stepping import final_observations
 from owlrl.checkpoint import load_state, save_state
 from owlrl.envs import PendulumVectorEnv, TaskSpec
 from owlrl.envs.vector import ArrayVectorEnv
-from owlrl.errors import OwlValueError
+from owlrl.errors import OwlError, OwlValueError
 from owlrl.experiments.config import Run
 from owlrl.experiments.episodes import FloatArray, LaneStep, run_lanes
 from owlrl.experiments.evidence import make_evidence
@@ -62,8 +62,8 @@ class PendulumLanes:
     >>> lanes.reset().shape
     (6, 3)
     >>> import numpy as np
-    >>> lanes.step(np.zeros((6, 1))).ended.any()
-    np.False_
+    >>> bool(lanes.step(np.zeros((6, 1))).ended.any())
+    False
     """
 
     def __init__(self, specs: Sequence[TaskSpec], copies: int, *, seed: int) -> None:
@@ -198,7 +198,15 @@ def load_session(path: str | os.PathLike[str]) -> Session | ControlSession:
     """
     state = load_state(path)
     own = isinstance(state, dict) and "control" in state
-    return ControlSession.load(path) if own else Session.load(path)
+    try:
+        return ControlSession.load(path) if own else Session.load(path)
+    except (RuntimeError, TypeError, KeyError, ValueError, AttributeError, IndexError) as error:
+        if isinstance(error, OwlError) and str(path) in str(error):
+            raise
+        what = " ".join(f"{error}".split())
+        raise OwlValueError(
+            f"{path} does not fit this version of owlrl ({type(error).__name__}: {what[:200]}); train again"
+        ) from error
 
 
 def _make_agent(run: Run, env: PendulumVectorEnv) -> SAC:

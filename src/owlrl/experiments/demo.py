@@ -19,7 +19,8 @@ from owlrl import (
     UniformSelector,
 )
 from owlrl._arguments import Arguments
-from owlrl.envs import TabulatedVectorEnv, TaskSpec, interference
+from owlrl.envs import CrossroadsEnv, TabulatedVectorEnv, TaskSpec, interference
+from owlrl.envs.crossroads import make_star
 from owlrl.experiments.config import Run
 from owlrl.experiments.evaluation import evaluate
 from owlrl.experiments.frames import record_episode, write_gif
@@ -30,7 +31,7 @@ from owlrl.learners import DQN, FAST
 __all__ = ["Demo", "run_demo", "run_pendulum_demo"]
 
 COPIES = 32
-SHADES = ("#222222", "#332288", "#8f84cc", "#cccccc")  # of the methods, unlike any head's
+SHADES = ("#222222", "#332288", "#a292f0", "#cccccc")  # of the methods, unlike any head's
 
 
 @dataclass(frozen=True)
@@ -197,8 +198,11 @@ def _say(quiet: bool, text: str) -> None:
 
 
 def _draw(demo: Demo, tasks: list[str], output: Path) -> None:
-    figure = new_figure(10, 3.6, what="the picture")
-    left, right = figure.subplots(1, 2, width_ratios=(1.1, 1))
+    """The tasks themselves, what is solved of them, and how the last one is found."""
+    figure: Any = new_figure(12, 4.2, what="the picture")
+    worlds, results = figure.subfigures(1, 2, width_ratios=(0.8, 2.2))
+    _draw_tasks(worlds, tasks)
+    left, right = results.subplots(1, 2, width_ratios=(1.1, 1))
     width = 0.8 / len(demo.scores)
     for k, (method, scores) in enumerate(demo.scores.items()):
         places = np.arange(len(tasks)) + (k - (len(demo.scores) - 1) / 2) * width
@@ -206,13 +210,30 @@ def _draw(demo: Demo, tasks: list[str], output: Path) -> None:
         left.bar_label(bars, fmt=lambda height: "0" if height == 0 else "", fontsize=8)
     left.set(xticks=range(len(tasks)), xticklabels=tasks, ylim=(0, 1.05), ylabel="share of episodes solved")
     left.set_title("after learning the tasks one after the other")
-    left.legend(fontsize=8, loc="lower center", bbox_to_anchor=(0.5, -0.38), ncols=2, frameon=False)
+    left.legend(fontsize=8, loc="lower center", bbox_to_anchor=(0.5, -0.32), ncols=2, frameon=False)
     draw_probabilities(right, demo.trace, [f"head of {name}" for name in tasks])
     right.set(xlabel="step of one episode", title=f"finding out that it is {tasks[-1]}")
     right.legend(fontsize=8, frameon=False)
     for axes in (left, right):
         plain(axes)
     figure.savefig(output, dpi=130)
+
+
+def _draw_tasks(figure: Any, tasks: list[str]) -> None:
+    """A picture of each task, with a star on the goal that pays."""
+    columns = 2 if len(tasks) <= 4 else 3
+    panels = list(figure.subplots(-(-len(tasks) // columns), columns, squeeze=False).flat)
+    for axes in panels:
+        axes.axis("off")
+    for k, (axes, name) in enumerate(zip(panels, tasks, strict=False)):
+        level: Any = CrossroadsEnv(len(tasks), k, render_mode="rgb_array", highlight=False, tile_size=16)
+        level.reset()
+        axes.imshow(level.render())
+        x, y = make_star(len(tasks), level.length).goals[k]
+        place = [16 * x + 8], [16 * y + 8]
+        axes.scatter(*place, marker="*", s=130, color="gold", edgecolors=INK, linewidths=0.8)
+        axes.set_title(name, fontsize=9)
+    figure.supxlabel("tasks that look the same:\nonly the goal that pays (★) differs", fontsize=9, color=INK)
 
 
 Row = dict[str, Any]
@@ -272,25 +293,35 @@ def run_pendulum_demo(
     return Demo(scores, [np.array(step) for step in last["probabilities"]])
 
 
+# Gravity and motor balance where sin θ = 2 · torque / (mass · gravity · length) = 0.4, hanging to one side.
+HELD = 180.0 - float(np.degrees(np.arcsin(0.4)))
+
+
 def _draw_angles(traces: Mapping[str, Mapping[str, Row]], output: Path) -> None:
     """The pole's angle in one episode, a panel per task and a line per method; all start alike."""
     tasks = list(next(iter(traces.values())))
-    figure = new_figure(10, 3.6, what="the picture")
+    figure = new_figure(10, 4.0, what="the picture")
     panels = figure.subplots(1, len(tasks), sharey=True)
     for axes, task in zip(panels, tasks, strict=True):
-        axes.axhline(float(task.removeprefix("pendulum")), color=QUIET, lw=1, ls=(0, (4, 3)))
+        angle = float(task.removeprefix("pendulum"))
+        axes.axhline(angle, color=QUIET, lw=1, ls=(0, (4, 3)), label="what is asked for")
+        held = np.copysign(HELD, angle)
+        axes.axhline(held, color="#117733", lw=1, ls=":", label=f"the most the motor holds, ±{HELD:.0f}°")
         for k, (method, of_task) in enumerate(traces.items()):
-            line = _broken(of_task[task]["angles"])
-            axes.plot(line, color=SHADES[k], lw=1.6, label=method, zorder=3 - k / 10)
-        axes.set(xlabel="step of one episode", title=task, ylim=(-185, 185), yticks=range(-180, 181, 90))
+            style = {"lw": 1.4, "ls": (0, (3, 2))} if "unknown" in method else {"lw": 2.2}
+            line = _unwrapped(of_task[task]["angles"])
+            axes.plot(line, color=SHADES[k], label=method, zorder=3 + ("unknown" in method), **style)
+        axes.set(xlabel="step of one episode", title=f"asked for {angle:+.0f}°", ylim=(-260, 260))
+        axes.set_yticks(range(-180, 181, 90))
         plain(axes)
-    panels[0].set_ylabel("angle of the pole, 0 is upright", color=INK)
-    panels[-1].legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    panels[0].set_ylabel("angle of the pole: 0° up, ±180° down", color=INK)
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=8, frameon=False)
     figure.savefig(output, dpi=130)
 
 
-def _broken(degrees: Sequence[float]) -> np.ndarray:
-    """The line with a gap where the pole passes straight down."""
-    line = np.array(degrees, dtype=np.float64)
-    line[1:][np.abs(np.diff(line)) > 180.0] = np.nan
-    return line
+def _unwrapped(degrees: Sequence[float]) -> np.ndarray:
+    """Angles that go on past straight down, and end between −180° and 180°."""
+    line = np.unwrap(np.asarray(degrees, dtype=np.float64), period=360.0)
+    turns: np.ndarray = line - 360.0 * np.round(line[-1] / 360.0)
+    return turns

@@ -299,8 +299,8 @@ def random_policy(env: Any, seed: int) -> EpisodePolicy:
     >>> from owlrl.acting import run_episodes
     >>> from owlrl.experiments.models import random_policy
     >>> env = gymnasium.make("CartPole-v1")
-    >>> run_episodes(random_policy(env, 0), env, episodes=2, seed=0).lengths.min() > 5
-    np.True_
+    >>> bool(run_episodes(random_policy(env, 0), env, episodes=2, seed=0).lengths.min() > 5)
+    True
     """
     space = copy.deepcopy(env.action_space)
     space.seed(seed)

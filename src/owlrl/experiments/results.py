@@ -33,6 +33,16 @@ __all__ = [
 
 Row = dict[str, Any]
 FORMAT = "owlrl-result-1"
+NUMBER = int | float
+OFTEN = ("identified", "steps_to_identify")  # of tasks that were learned
+FIELDS: dict[str, dict[str, Any]] = {  # of rows by their kind
+    "training": {"task": str, "start": int, "end": int},
+    "score": {"step": int, "task": str, "policy": str, "score": NUMBER, "training": str},
+    "evaluation": {"policy": str, "set": str, "task": str, **dict.fromkeys(OFTEN, NUMBER)},
+    "in-a-row": {"policy": str, "task": str, "by_episode": list, "failures": NUMBER},
+    "trace": {"policy": str, "task": str, "heads": list, "arms": list, "probabilities": list, "losses": list},
+}
+INFO = {"started": NUMBER, "seconds": dict, "cpu_seconds": NUMBER, "versions": dict, "git": str | None}
 TIMES = ("started", "seconds", "learn_seconds", "cpu_seconds")  # in rows and info: all else is repeatable
 
 
@@ -130,9 +140,9 @@ def write_result(directory: str | os.PathLike[str], result: Result) -> Path:
 
     >>> import tempfile
     >>> from owlrl.experiments import Result, Run, read_result, write_result
-    >>> path = write_result(tempfile.mkdtemp(), Result(Run("SC2"), [{"kind": "score"}], {"git": None}))
+    >>> path = write_result(tempfile.mkdtemp(), Result(Run("SC2"), [{"kind": "mine"}], {"git": None}))
     >>> read_result(path).rows
-    [{'kind': 'score'}]
+    [{'kind': 'mine'}]
     """
     path = result_path(directory, result.run)
     write_lines(path, {"format": FORMAT, "run": result.run.to_json(), "info": result.info}, result.rows)
@@ -190,11 +200,30 @@ def read_result(path: str | os.PathLike[str]) -> Result:
     """
     try:
         head, rows = read_lines(path, FORMAT)
-        return Result(Run.from_json(head["run"]), rows, head["info"])
+        _check_fields("info", head["info"], INFO)
+        _check_fields("seconds", head["info"].get("seconds", {}), {"train": NUMBER, "evaluate": NUMBER})
+        run = Run.from_json(head["run"])
+        for number, row in enumerate(rows, 1):
+            fields = {"kind": str, **FIELDS.get(str(row.get("kind")), {})}
+            if row.get("kind") == "evaluation":
+                fields[run.measure] = NUMBER
+            _check_fields(f"row {number}", row, fields)
+        return Result(run, rows, head["info"])
     except OSError as error:
         raise OwlValueError(f"read_result: {path} is no result ({error.strerror})") from error
     except (ValueError, KeyError, TypeError, OwlError) as error:
         raise OwlValueError(f"read_result: {path} is no result ({error}); remove it to go on") from error
+
+
+def _check_fields(where: str, row: Any, fields: Mapping[str, Any]) -> None:
+    """A ``TypeError`` names what is not of the kind that tables and pictures rely on."""
+    if not isinstance(row, dict):
+        raise TypeError(f"{where} is {row!r}")
+    for name, kind in fields.items():
+        if name in row and (not isinstance(row[name], kind) or isinstance(row[name], bool)):
+            raise TypeError(f"{where} has {name} {row[name]!r}")
+    if row and (missing := [name for name in fields if name not in row and name not in (*OFTEN, *INFO)]):
+        raise TypeError(f"{where} has no {', '.join(missing)}")
 
 
 def is_done(directory: str | os.PathLike[str], run: Run) -> bool:

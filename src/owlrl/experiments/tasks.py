@@ -118,6 +118,8 @@ class SeededLevel(gymnasium.Wrapper[Any, Any, Any, Any]):
     ((7, 7, 3), True)
     """
 
+    metadata = MiniGridEnv.metadata  # gymnasium 1.1 asks the class for it
+
     def __init__(self, inner: str, level: int, **arguments: Any) -> None:
         env = gymnasium.make(inner, disable_env_checker=True, **arguments)
         space = env.observation_space

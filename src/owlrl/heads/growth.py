@@ -1,16 +1,28 @@
-"""Optimizers that follow a network when it gains or loses heads."""
+"""Optimizers that follow a network when it gains or loses heads, and see no idle ones while it trains."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
 
 from owlrl.errors import OwlStateError, OwlValueError
 from owlrl.types import HeadPointer
 
-__all__ = ["HEAD_INITS", "check_last", "extend_optimizer", "owning_group", "shrink_optimizer"]
+__all__ = [
+    "HEAD_INITS",
+    "IdleHeads",
+    "Owned",
+    "check_last",
+    "extend_optimizer",
+    "lend",
+    "owning_group",
+    "shrink_optimizer",
+]
 
 HEAD_INITS = ("fresh", "zero", "copy")  # how a new head starts
 
@@ -81,6 +93,162 @@ def shrink_optimizer(optimizer: Optimizer, parameters: Sequence[nn.Parameter]) -
         group["params"] = [group["params"][k] for k in kept]
     for parameter in parameters:
         optimizer.state.pop(parameter, None)
+
+
+class IdleHeads:
+    """Keeps idle heads out of an optimizer's groups: its loops then cost the same for any number of heads.
+
+    Groups stay the objects they are, for schedulers, and what the optimizer keeps of a parameter stays in its
+    ``state``. A hidden parameter that gets a gradient, by a backward pass or by `lend`, is in its group until
+    the next step has been made. For ``state_dict`` and ``load_state_dict`` all are there.
+
+    Args:
+        optimizer: any optimizer.
+
+    >>> import torch
+    >>> from torch import nn
+    >>> from owlrl.heads.growth import IdleHeads
+    >>> trunk, old = nn.Linear(1, 1), nn.Linear(1, 1)
+    >>> optimizer = torch.optim.Adam([*trunk.parameters(), *old.parameters()])
+    >>> idle = IdleHeads(optimizer)
+    >>> idle.hide(old.parameters())
+    >>> len(optimizer.param_groups[0]["params"]), len(optimizer.state_dict()["param_groups"][0]["params"])
+    (2, 4)
+    >>> idle.show()
+    >>> len(optimizer.param_groups[0]["params"])
+    4
+    """
+
+    needs_no_gradient = True  # of a step: what is trained is not hidden
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self.optimizer = optimizer
+        self.hidden: dict[int, tuple[Tensor, dict[str, Any]]] = {}  # by id: a parameter and its group
+        self._full: list[tuple[dict[str, Any], list[Tensor], list[str] | None]] = []
+        self._left: list[int] = []  # parameters that each of these groups was left with
+        self._lent: set[int] = set()
+        self._waiting: list[Tensor] = []
+        self._watched: list[RemovableHandle] = []
+        _IDLE[optimizer] = self
+        self._handles = [
+            optimizer.register_state_dict_pre_hook(self._before_state),
+            optimizer.register_state_dict_post_hook(self._after_state),
+            optimizer.register_load_state_dict_pre_hook(self._before_state),
+            optimizer.register_load_state_dict_post_hook(self._after_state),
+            optimizer.register_step_post_hook(self._after_step),
+        ]
+
+    def hide(self, parameters: Iterable[Tensor]) -> None:
+        """Take ``parameters`` out of the groups; those hidden before are shown again."""
+        self.show()
+        idle = {id(p): p for p in parameters}
+        for group in self.optimizer.param_groups:
+            params, names = group["params"], group.get("param_names")
+            kept = [k for k, p in enumerate(params) if id(p) not in idle]
+            if len(kept) == len(params):
+                continue
+            hidden = [p for p in params if id(p) in idle]
+            self.hidden.update((id(p), (p, group)) for p in hidden)
+            self._full.append((group, list(params), None if names is None else list(names)))
+            params[:] = [params[k] for k in kept]
+            if names is not None:
+                names[:] = [names[k] for k in kept]
+            self._left.append(len(kept))
+            self._watched += [
+                p.register_post_accumulate_grad_hook(self.lend) for p in hidden if p.requires_grad
+            ]
+
+    def show(self) -> None:
+        """Put everything back, at its place."""
+        self.take_back()
+        for group, params, names in self._full:
+            group["params"][:] = params
+            if names is not None:
+                group["param_names"][:] = names
+        for handle in self._watched:
+            handle.remove()
+        self._full, self._left, self._watched, self.hidden = [], [], [], {}
+
+    def lend(self, parameter: Tensor) -> None:
+        """Put a hidden parameter into its group until a step has been made; others are there already."""
+        number = id(parameter)
+        if number in self.hidden and number not in self._lent:
+            self._lent.add(number)
+            self.hidden[number][1]["params"].append(parameter)
+
+    def take_back(self) -> None:
+        """Undo `lend`; the parameters have no gradient afterwards."""
+        if not self._lent:
+            return
+        for (group, *_), left in zip(self._full, self._left, strict=True):
+            for parameter in group["params"][left:]:
+                parameter.grad = None
+            del group["params"][left:]
+        self._lent.clear()
+
+    def detach(self) -> None:
+        """Show everything and let go of the optimizer."""
+        self.show()
+        _IDLE.pop(self.optimizer, None)
+        while self._handles:
+            self._handles.pop().remove()
+
+    def _after_step(self, *_: object) -> None:
+        self.take_back()
+
+    def _before_state(self, *_: object) -> None:
+        self._waiting = [parameter for parameter, _ in self.hidden.values()]
+        self.show()
+
+    def _after_state(self, *_: object) -> None:
+        self.hide(self._waiting)
+        self._waiting = []
+
+
+_IDLE: WeakKeyDictionary[Optimizer, IdleHeads] = WeakKeyDictionary()
+
+
+class Owned:
+    """The ids of an optimizer's parameters, hidden ones included, for ``id(p) in owned``.
+
+    >>> import torch
+    >>> from torch import nn
+    >>> from owlrl.heads.growth import Owned
+    >>> layer = nn.Linear(1, 1)
+    >>> id(layer.bias) in Owned(torch.optim.Adam([layer.weight]))
+    False
+    """
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self._shown = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        idle = _IDLE.get(optimizer)
+        self._hidden = {} if idle is None else idle.hidden
+
+    def __contains__(self, number: object) -> bool:
+        return number in self._shown or number in self._hidden
+
+
+def lend(optimizer: Optimizer, parameters: Iterable[Tensor]) -> None:
+    """Let ``optimizer`` step those of ``parameters`` that `IdleHeads` hides from it, once.
+
+    >>> import torch
+    >>> from torch import nn
+    >>> from owlrl.heads.growth import IdleHeads, lend
+    >>> old = nn.Linear(1, 1, bias=False)
+    >>> optimizer = torch.optim.SGD(old.parameters(), lr=1.0)
+    >>> idle = IdleHeads(optimizer)
+    >>> idle.hide(old.parameters())
+    >>> lend(optimizer, old.parameters())
+    >>> len(optimizer.param_groups[0]["params"])
+    1
+    >>> optimizer.step()
+    >>> len(optimizer.param_groups[0]["params"])
+    0
+    """
+    idle = _IDLE.get(optimizer)
+    if idle is not None and idle.hidden:
+        for parameter in parameters:
+            idle.lend(parameter)
 
 
 def check_last(where: str, num_heads: int, pointer: HeadPointer) -> None:

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from owlrl.heads.modes import HeadList
 from owlrl.types import HeadPointer
 
 __all__ = ["MultiHeadLinear", "product_all"]
@@ -70,6 +71,18 @@ class LinearStack:
             with torch.no_grad():
                 self.weights(layers)
 
+    def packed(self, layers: Sequence[nn.Linear]) -> list[Tensor]:
+        """The stacked tensors where the layers' parameters lie in them, else the parameters themselves."""
+        first, last = layers[0]._parameters, layers[-1]._parameters
+        found: list[Tensor] = []
+        for name in [name for name in ("weight", "bias") if first[name] is not None]:
+            stack, ends = self._stacks.get(name), [cast(Tensor, own[name]) for own in (first, last)]
+            if stack is not None and len(stack) == len(layers) and _homed(stack[:: len(stack) - 1], ends):
+                found.append(stack)
+            else:
+                found += [cast(Tensor, layer._parameters[name]) for layer in layers]
+        return found
+
     def weights(self, layers: Sequence[nn.Linear]) -> tuple[Tensor, Tensor | None]:
         """Weight (H, A, F) and bias (H, A), or None where the layers have no bias."""
         owners = [layer._parameters for layer in layers]
@@ -129,7 +142,7 @@ class MultiHeadLinear(nn.Linear):
         layer.__class__ = cls
         promoted = cast(MultiHeadLinear, layer)
         promoted.pointer = pointer
-        promoted.extra_heads = nn.ModuleList()
+        promoted.extra_heads = HeadList()
         promoted.stack = LinearStack()
         return promoted
 
@@ -167,7 +180,7 @@ class MultiHeadLinear(nn.Linear):
             if index == 0:
                 return F.linear(input, self.weight, self.bias)
             return cast(Tensor, self.extra_heads[index - 1](input))
-        layers = [self.linear(k) for k in range(self.num_heads)]
+        layers = [self, *cast("list[nn.Linear]", self.extra_heads._modules.values())]
         if isinstance(index, str):
             return self.stack.all_heads(layers, input).flatten(0, 1)
         return self.stack.per_row(layers, input, index)

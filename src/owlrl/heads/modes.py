@@ -6,13 +6,24 @@ import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from itertools import islice
 from types import CodeType
 from typing import Any
 
 import torch
 from torch import nn
 
-__all__ = ["eval_mode", "probing"]
+__all__ = ["HeadList", "eval_mode", "probing"]
+
+
+class HeadList(nn.ModuleList):
+    """Heads of one make: whether one has a mode tells it of all, so that many need not be looked at.
+
+    >>> from torch import nn
+    >>> from owlrl.heads.modes import HeadList
+    >>> len(HeadList([nn.Linear(1, 1)]))
+    1
+    """
 
 
 @contextmanager
@@ -82,8 +93,16 @@ def _in_training(module: nn.Module) -> list[nn.Module]:
         matters = matters or has_mode(type(m)) or bool(m._forward_pre_hooks)  # type: ignore[arg-type]
         if m.training:
             found.append(m)
-        waiting.extend(child for child in m._modules.values() if child is not None)
+        children = m._modules.values()
+        if isinstance(m, HeadList) and not any(map(_mode_matters, islice(children, 1))):
+            continue
+        waiting.extend(child for child in children if child is not None)
     return found if matters else []
+
+
+def _mode_matters(module: nn.Module | None) -> bool:
+    modules = [] if module is None else list(module.modules())
+    return any(has_mode(type(m)) or bool(m._forward_pre_hooks) for m in modules)  # type: ignore[arg-type]
 
 
 @cache

@@ -14,6 +14,7 @@ from owlrl._arguments import Arguments
 from owlrl.errors import OwlTypeError, OwlValueError
 from owlrl.heads.growth import HEAD_INITS, check_last, extend_optimizer
 from owlrl.heads.linear import LinearStack, occurring, pad_columns
+from owlrl.heads.modes import HeadList, parameters_of
 from owlrl.types import HeadPointer, check_head, check_heads
 
 __all__ = ["DuelingHead", "MultiHeadQ", "dueling_q"]
@@ -105,7 +106,8 @@ class MultiHeadQ(nn.Module):
         self.pointer = HeadPointer()
         self._factory: HeadFactory = head or (DuelingHead if dueling else nn.Linear)
         self._stacks = (LinearStack(), LinearStack())
-        self.heads = nn.ModuleList([self._new_head(num_actions)])
+        self._found: tuple[int, nn.Module, list[list[nn.Linear]] | None] | None = None
+        self.heads = HeadList([self._new_head(num_actions)])
         self.register_load_state_dict_pre_hook(_grow_to_state)  # type: ignore[no-untyped-call]
 
     @property
@@ -216,8 +218,20 @@ class MultiHeadQ(nn.Module):
 
     def head_parameters(self, head: int) -> dict[str, nn.Parameter]:
         """One head's parameters by name."""
-        head = check_head("MultiHeadQ.head_parameters", head, self.num_heads)
-        return {f"heads.{head}.{name}": p for name, p in self.heads[head].named_parameters()}
+        own = self.heads[check_head("MultiHeadQ.head_parameters", head, self.num_heads)]
+        if type(own) is nn.Linear:  # past named_parameters(), which looks for much more
+            return {f"heads.{head}.{name}": p for name, p in own._parameters.items() if p is not None}
+        return {f"heads.{head}.{name}": p for name, p in own.named_parameters()}
+
+    def packed(self) -> list[Tensor]:
+        """All parameters as few tensors: heads that lie side by side in one tensor as that tensor."""
+        streams = self._linears()
+        if streams is None:
+            return [*parameters_of(self)]
+        heads = [
+            t for stack, layers in zip(self._stacks, streams, strict=False) for t in stack.packed(layers)
+        ]
+        return [*parameters_of(self.trunk), *heads]
 
     def extra_repr(self) -> str:
         """Shown in ``repr``: heads and which one is active."""
@@ -240,6 +254,12 @@ class MultiHeadQ(nn.Module):
 
     def _linears(self) -> list[list[nn.Linear]] | None:
         """The heads as lists of equal linear layers (one list, or two if dueling); None if they are not."""
+        count, last = len(self.heads), self.heads[-1]
+        if self._found is None or self._found[0] != count or self._found[1] is not last:
+            self._found = count, last, self._equal_linears()
+        return self._found[2]
+
+    def _equal_linears(self) -> list[list[nn.Linear]] | None:
         heads = list(self.heads._modules.values())
         kinds = {type(h) for h in heads}
         if kinds == {nn.Linear}:

@@ -1,10 +1,11 @@
-"""`promote_output_layers`: a head per task for somebody else's network, in place and reversible."""
+"""`promote_output_layers`: a head per task for any network, in place and reversible."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -15,16 +16,16 @@ from owlrl.errors import OwlStateError, OwlTypeError, OwlValueError, raise_probl
 from owlrl.heads.growth import HEAD_INITS, check_last, extend_optimizer, shrink_optimizer
 from owlrl.heads.linear import MultiHeadLinear, occurring, pad_columns
 from owlrl.heads.modes import probing
-from owlrl.heads.view import Call, NetworkView, joined
 from owlrl.types import HeadPointer, check_head, check_heads
 
-__all__ = ["PromotedNetwork", "find_output_layers", "promote_output_layers"]
+__all__ = ["Call", "PromotedNetwork", "find_output_layers", "promote_output_layers"]
 
 HEAD_INFIX = "extra_heads."
+Call = Callable[..., Any]  # call(network, *inputs) -> a tensor, or several
 
 
 class PromotedNetwork:
-    """Somebody's network whose output layers have a head per task; the network itself stays theirs.
+    """A network whose output layers were given a head per task; its owner goes on using it.
 
     Made by `promote_output_layers`. Satisfies `owlrl.protocols.MultiHead`. A network with several
     outputs answers with all of them side by side.
@@ -49,6 +50,8 @@ class PromotedNetwork:
         self._network = network
         self.layers = tuple(layers)
         self.pointer = pointer
+        self._shared: list[tuple[str, nn.Module, str]] | None = None
+        self._same: tuple[tuple[int, nn.Module], bool] | None = None
         for name in self.layers:
             layer = network.get_submodule(name)
             assert isinstance(layer, nn.Linear)
@@ -147,8 +150,12 @@ class PromotedNetwork:
 
     def shared_parameters(self) -> dict[str, nn.Parameter]:
         """Everything that is not an output layer, by name."""
-        inside = tuple(f"{name}." for name in self.layers)
-        return {n: p for n, p in self.module.named_parameters() if not f"{n}.".startswith(inside)}
+        if self._shared is None:  # which they are does not change, and looking for them takes a walk
+            inside = tuple(f"{name}." for name in self.layers)
+            named = [n for n, _ in self.module.named_parameters() if not f"{n}.".startswith(inside)]
+            owners = [(n, self._network.get_submodule(n.rpartition(".")[0])) for n in named]
+            self._shared = [(n, owner, n.rpartition(".")[2]) for n, owner in owners]
+        return {n: cast(nn.Parameter, owner._parameters[own]) for n, owner, own in self._shared}
 
     def head_parameters(self, head: int) -> dict[str, nn.Parameter]:
         """One head's parameters on every output layer, by name."""
@@ -185,8 +192,12 @@ class PromotedNetwork:
         return [layer for layer in layers if isinstance(layer, MultiHeadLinear)]
 
     def _uniform(self) -> bool:
-        sizes = [{layer.linear(k).out_features for k in range(layer.num_heads)} for layer in self._layers()]
-        return all(len(size) == 1 for size in sizes)
+        layers = self._layers()
+        key = (layers[0].num_heads, layers[0].linear(layers[0].num_heads - 1))
+        if self._same is None or self._same[0][0] != key[0] or self._same[0][1] is not key[1]:
+            sizes = [{layer.linear(k).out_features for k in range(layer.num_heads)} for layer in layers]
+            self._same = key, all(len(size) == 1 for size in sizes)
+        return self._same[1]
 
     def _output(self, *inputs: Tensor) -> Tensor:
         return joined(self.module(*inputs))
@@ -360,3 +371,41 @@ def _unpromotable(network: nn.Module, name: str) -> str | None:
 def _candidates(network: nn.Module) -> str:
     names = [name for name, module in network.named_modules() if type(module) is nn.Linear]
     return f"pass layers=[...] with the output layers' names; its nn.Linear layers are {names}"
+
+
+def joined(output: Tensor | Sequence[Tensor]) -> Tensor:
+    """Several outputs side by side along the last axis; a number per row, (B,), becomes (B, 1)."""
+    parts = [output] if isinstance(output, Tensor) else output
+    if not isinstance(parts, list | tuple) or not all(isinstance(part, Tensor) for part in parts):
+        got = [type(part).__name__ for part in parts] if isinstance(parts, list | tuple) else type(parts)
+        raise OwlTypeError(
+            f"the network gave {got}; expected a tensor or a tuple of them; pass a function that picks them, "
+            "e.g. call=lambda network, x: network(x)[:2]"
+        )
+    columns = [part.unsqueeze(-1) if part.dim() == 1 else part for part in parts]
+    return columns[0] if len(columns) == 1 else torch.cat(columns, dim=-1)
+
+
+class NetworkView(nn.Module):
+    """``network`` itself, except that its plain call is ``call(network, *inputs)``, joined.
+
+    Parameters, buffers, modes and names are the network's own: both objects have the same
+    attributes, so whoever swaps parameters in one (``torch.func.functional_call``) does in both.
+    """
+
+    __slots__ = ("_call", "_network")  # all else lives in the dict that is the network's
+    _call: Call
+    _network: nn.Module
+
+    def __init__(self, network: nn.Module, call: Call) -> None:
+        # not nn.Module's own __init__ and __setattr__: they would write into the network
+        object.__setattr__(self, "__dict__", network.__dict__)
+        object.__setattr__(self, "_network", network)
+        object.__setattr__(self, "_call", call)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> NetworkView:
+        return NetworkView(copy.deepcopy(self._network, memo), self._call)
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """The network's outputs by ``call``, side by side."""
+        return joined(self._call(self._network, *inputs))

@@ -213,10 +213,10 @@ def _plain_adam(optimizer: Optimizer) -> dict[str, Any] | None:
         return None
     (group,) = optimizer.param_groups
     plain = not (group["weight_decay"] or group["amsgrad"] or group["maximize"])
-    hooks = optimizer._optimizer_step_pre_hooks.values()
+    hooks = [*optimizer._optimizer_step_pre_hooks.values(), *optimizer._optimizer_step_post_hooks.values()]
     free = all(getattr(getattr(hook, "__self__", None), "needs_no_gradient", False) for hook in hooks)
     # a learning-rate scheduler counts steps by a patch of its optimizer's
-    if not (plain and free) or optimizer._optimizer_step_post_hooks or "step" in vars(optimizer):
+    if not (plain and free) or "step" in vars(optimizer):
         return None
     return None if isinstance(group["lr"], Tensor) else group
 

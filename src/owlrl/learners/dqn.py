@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, Literal
 
@@ -17,7 +18,7 @@ from owlrl.acting.stepping import Steps
 from owlrl.describe.q_learner import QLearner
 from owlrl.errors import NonFiniteError, OwlTypeError, OwlValueError, raise_problems
 from owlrl.heads import MultiHeadQ
-from owlrl.heads.modes import eval_mode, parameters_of
+from owlrl.heads.modes import eval_mode
 from owlrl.learners.compiled import CompiledStep, check_compiles
 from owlrl.learners.config import FAST, DQNConfig
 from owlrl.learners.encoders import GridMLP, check_cells, default_trunk
@@ -187,7 +188,8 @@ class DQN(LearningLoop):
         if loss.detach().isfinite():
             self.optimizer.zero_grad(set_to_none=True)
             loss.backward()  # type: ignore[no-untyped-call]
-            clip_grad_norm_(parameters_of(self.q), self.config.max_grad_norm)
+            own = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+            clip_grad_norm_(own, self.config.max_grad_norm)
             self.optimizer.step()
         return loss.detach(), error.detach()
 
@@ -218,8 +220,10 @@ class DQN(LearningLoop):
 
     def _move_target(self) -> None:
         with torch.no_grad():
-            targets, sources = parameters_of(self.target), parameters_of(self.q)
-            torch._foreach_lerp_([*targets], [*sources], self.config.target_rate)
+            targets, sources = self.target.packed(), self.q.packed()
+            if len(targets) != len(sources):  # one of them lies elsewhere
+                targets, sources = [*self.target.parameters()], [*self.q.parameters()]
+            torch._foreach_lerp_(targets, sources, self.config.target_rate)
 
     def __repr__(self) -> str:
         return f"DQN({type(self.q.trunk).__name__}, updates={self.updates}, device={self.device})"
@@ -251,6 +255,10 @@ class _DescribedDQN(QLearner):
     def at_border(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call ``callback()`` after each frame and its updates; returns what ends that."""
         return self.agent.at_frame_end(callback)
+
+    def staying(self) -> AbstractContextManager[None]:
+        """The episode under way goes on after the block, whatever happens to tasks in it."""
+        return self.agent.staying()
 
     def set_env(self, env: object) -> None:
         """Train in ``env`` from now on."""

@@ -187,6 +187,15 @@ class LearningLoop(ABC):
         self._take_average()
         self._break_off()
 
+    @contextmanager
+    def staying(self) -> Iterator[None]:
+        """The episode under way goes on after the block, whatever happens to tasks in it."""
+        stepper = self._stepper
+        try:
+            yield
+        finally:
+            self._stepper, self._entered = stepper, False
+
     def _break_off(self) -> None:
         self._stepper = None
         self._clock += 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, Literal
 
@@ -284,6 +285,10 @@ class _DescribedSAC(ActorCriticLearner):
     def at_border(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call ``callback()`` after each frame and its updates; returns what ends that."""
         return self.agent.at_frame_end(callback)
+
+    def staying(self) -> AbstractContextManager[None]:
+        """The episode under way goes on after the block, whatever happens to tasks in it."""
+        return self.agent.staying()
 
     def set_env(self, env: object) -> None:
         """Train in ``env`` from now on."""

@@ -75,7 +75,7 @@ class Form(NamedTuple):
 
 
 def checked_rows(where: str, rows: object, known: Form | None) -> tuple[Columns, Form]:
-    """The columns of ``rows`` as arrays of our own and their form, or one error naming what is wrong."""
+    """The columns of ``rows`` as copied arrays, and their form, or one error naming what is wrong."""
     if not isinstance(rows, Transitions):
         raise OwlTypeError(f"{where}: rows is a {type(rows).__name__}; expected owlrl.types.Transitions")
     reward = rows.reward

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,7 +24,7 @@ GENERATOR = 0x6D656D  # tells the generator from others of the same seed
 
 
 def _nobody() -> None:
-    """Who is told of changes of a memory that is in no `TaskMemories`."""
+    """Called at changes of a memory that is in no `TaskMemories`."""
 
 
 class TaskMemory:
@@ -390,6 +390,28 @@ class TaskMemory:
             f"TaskMemory({len(self):,} of at most {self._capacity:,} rows, {self._seen:,} seen{waiting}, "
             f"{readable_bytes(self.nbytes)})"
         )
+
+
+def gather_rows(memories: Sequence[TaskMemory], index: Sequence[np.ndarray]) -> Transitions:
+    """Rows of several tasks, one after the other, by their numbers: `TaskMemory.gather` in one go.
+
+    >>> import numpy as np, torch
+    >>> from owlrl.memory import TaskMemory
+    >>> from owlrl.memory.task_memory import gather_rows
+    >>> from owlrl.types import Transitions
+    >>> x, memory = torch.arange(4.0), TaskMemory(seed=0)
+    >>> memory.add(Transitions(x, x.long(), x, x + 1, x == 1, torch.ones(4)))
+    >>> memory.settle()
+    >>> gather_rows([memory, memory], [np.array([2]), np.array([0])]).reward
+    tensor([2., 0.])
+    """
+    parts = [memory._gathered(numbers) for memory, numbers in zip(memories, index, strict=True)]
+    if len(parts) == 1:
+        (columns,) = parts
+    else:
+        columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    known = all(memory._truncation_known for memory in memories)
+    return to_transitions(columns, known, np.concatenate(index))
 
 
 def to_transitions(columns: Columns, truncation_known: bool, index: np.ndarray | None = None) -> Transitions:

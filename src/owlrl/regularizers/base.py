@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from torch.utils.hooks import RemovableHandle
 from owlrl._arguments import Arguments
 from owlrl.errors import OwlError, OwlStateError, OwlTypeError, raise_problems
 from owlrl.fisher.importance import weight_problems
+from owlrl.heads.growth import Owned, lend
 from owlrl.heads.modes import parameters_of
 from owlrl.protocols import Consolidation, MultiHead, OffPolicyLearner
 from owlrl.types import check_head
@@ -188,7 +189,7 @@ class Regularizer:
         term = self.term(name) if strength else None
         return None if term is None else strength * term
 
-    def _pull(self, name: str, mine: set[int], scale: Tensor | None) -> Pull | None:
+    def _pull(self, name: str, mine: Container[int], scale: Tensor | None) -> Pull | None:
         """What is added to the gradients of network ``name``, at the parameters whose ids are ``mine``.
 
         ``scale`` is by what the learner's own gradients are still scaled; the pull itself is not.
@@ -309,17 +310,18 @@ class Regularizer:
                 "this hook; detach() and add penalty() to the loss inside the closure"
             )
         self._refuse_unbound()
-        mine = {id(p) for p in owned(optimizer)}
+        mine = Owned(optimizer)
         scale: Tensor | None = getattr(
             optimizer, "grad_scale", None
         )  # fused optimizers unscale in their step
         for name, network in self.networks.items():
-            if not any(id(p) in mine for p in parameters_of(network.module)):
+            if not _trains(mine, network):
                 continue  # another optimizer's
             pull = self._pull(name, mine, scale)
             if pull is not None:
                 self._measure(name, pull, scale)
                 _add(*pull, scale)
+                lend(optimizer, pull[0])
             if self._adjusts:
                 self._adjust(name, mine, scale)
         self._finish(optimizer, scale)
@@ -334,7 +336,7 @@ class Regularizer:
             self._relative[name] = added * (1.0 if scale is None else scale.to(added)) / own
 
     @torch.no_grad()
-    def _adjust(self, name: str, mine: set[int], scale: Tensor | None) -> None:
+    def _adjust(self, name: str, mine: Container[int], scale: Tensor | None) -> None:
         named = self.networks[name].module.named_parameters()
         parameters = {key: p for key, p in named if id(p) in mine and p.grad is not None}
         factor = 1.0 if scale is None else float(scale)
@@ -349,7 +351,15 @@ class Regularizer:
             own.copy_(gradient * factor)
 
 
-def gradient_of(loss: Tensor, parameters: Iterable[nn.Parameter], mine: set[int]) -> Pull:
+def _trains(mine: Container[int], network: MultiHead) -> bool:
+    """Whether some parameter of the network is ``mine``: its idle heads are trained with the others."""
+    active = network.head_parameters(network.pointer.head).values()
+    return any(id(p) in mine for p in active) or any(
+        id(p) in mine for p in network.shared_parameters().values()
+    )
+
+
+def gradient_of(loss: Tensor, parameters: Iterable[nn.Parameter], mine: Container[int]) -> Pull:
     """Gradient of ``loss`` for those of ``parameters`` that are trained, ``mine`` and reached by it."""
     meant = [p for p in parameters if id(p) in mine and p.requires_grad]
     grads = torch.autograd.grad(loss, meant, allow_unused=True) if meant and loss.requires_grad else ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -129,7 +129,7 @@ class CombinedRegularizer(Regularizer):
     def __repr__(self) -> str:
         return f"CombinedRegularizer([{', '.join(map(repr, self._parts))}])"
 
-    def _pull(self, name: str, mine: set[int], scale: Tensor | None) -> Pull | None:
+    def _pull(self, name: str, mine: Container[int], scale: Tensor | None) -> Pull | None:
         total: dict[int, tuple[Any, Tensor]] = {}
         for part in self._parts:
             pull = part._pull(name, mine, scale)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -15,6 +15,7 @@ from torch.func import functional_call
 from owlrl._arguments import Arguments, own_generator
 from owlrl.errors import NonFiniteError, OwlStateError, OwlTypeError, OwlValueError
 from owlrl.heads.modes import eval_mode
+from owlrl.memory.task_memory import TaskMemory, gather_rows
 from owlrl.protocols import Consolidation, MultiHead
 from owlrl.regularizers.base import (
     Pull,
@@ -31,12 +32,12 @@ from owlrl.regularizers.base import (
 __all__ = ["DistillationRegularizer", "distillation_loss", "output_spread"]
 
 CHUNK = 1024  # rows answered at once
-MOST_TASKS = 16  # that one batch is drawn from
-PULL = 10.0  # norm of the pull over that of the learner's gradient, per spread of drift
-MOST_PULL = 30.0  # and at most
+MOST_TASKS = 4  # that one batch is drawn from: more would cost, and over updates all have their turn
+PULL = 100.0  # norm of the pull over that of the learner's gradient, per spread of drift
+MOST_PULL = 5.0  # and at most: more leaves later tasks too little to learn with
 AVERAGED = 0.02  # of a new gradient norm in the running mean
 NOTED = 8  # every so many comparisons the drift of each task is noted
-DRIFTED = 1.0  # spreads: so far from its answers, a head chooses other actions
+DRIFTED = 3.0  # spreads: so far from its answers, a head chooses other actions
 FULL = 50  # notes of such a drift in a row that say that the trunk is full
 
 
@@ -66,9 +67,10 @@ def _row_errors(output: Tensor, stored: Tensor) -> Tensor:
 def output_spread(outputs: Tensor, *, each: bool = False) -> Tensor:
     """The unit that drift is measured in: how far a head's outputs (N, A) are apart, (A,).
 
-    For Q-values what chooses the action: the root mean square of ``Q(s, a) − mean_a Q(s, a)``. For one
-    output, and with ``each`` (actors and critics), the standard deviation of every output over rows. Spreads
-    below 1 % of the widest output's deviation (with ``each`` 10 %) count as that much.
+    For Q-values what chooses the action: the root mean square of ``Q(s, a) − mean_a Q(s, a)`` in a row, and
+    of rows the median, since few in which an action is fatal would hide all others. For one output, and with
+    ``each`` (actors and critics), the standard deviation of every output over rows. Spreads below 1 % of the
+    widest output's deviation (with ``each`` 10 %) count as that much.
 
     >>> import torch
     >>> from owlrl.regularizers import output_spread
@@ -84,8 +86,8 @@ def output_spread(outputs: Tensor, *, each: bool = False) -> Tensor:
     if each or outputs.shape[1] == 1:
         return torch.maximum(deviation, 0.1 * deviation.max() + tiny).to(outputs.dtype)
     centre = values.sum(1, keepdim=True) / there.sum(1, keepdim=True).clamp(min=1)
-    between = ((values - centre) * there).square().sum().div(there.sum().clamp(min=1)).sqrt()
-    spread = torch.maximum(between, 0.01 * deviation.max() + tiny)
+    rows = ((values - centre) * there).square().sum(1).div(there.sum(1).clamp(min=1)).sqrt()  # (N,)
+    spread = torch.maximum(rows.median(), 0.01 * deviation.max() + tiny)
     return spread.expand(outputs.shape[1]).to(outputs.dtype)
 
 
@@ -111,9 +113,9 @@ class DistillationRegularizer(Regularizer):
     """Holds the outputs of earlier tasks' heads to their stored values.
 
     With ``states="memory"`` the head's outputs on rows of its task are kept, and one batch of them,
-    spread evenly over earlier tasks (16 at most, chosen at random), is compared per update. Trunk and old
-    heads both learn from it. The rows are those of the task's memory where one is bound; used alone, up to
-    ``memory_size`` of the inputs that `remember` is given are kept.
+    spread evenly over earlier tasks (4 at most, chosen at random), is compared per update. The rows are
+    those of the task's memory where one is bound; used alone, up to ``memory_size`` of the inputs that
+    `remember` is given are kept.
 
     With ``states="current"`` (the paper's ablation) nothing is stored but the weights at the end
     of the previous task, and the states are the current task's: ``μ (g_τ∘f_new(s) − g_τ∘f_old(s))²``
@@ -122,9 +124,10 @@ class DistillationRegularizer(Regularizer):
 
     Without a ``strength``, drift is measured in units of each head's own spread (`output_spread`), and the
     pull on the shared parameters has a norm relative to that of the learner's own gradient there (a running
-    mean), which grows with the drift. The pull then follows the scale of rewards and the learner's loss. How
-    far heads drift still depends on the learner: with steps that are large beside its Q-values it moves
-    everything faster, the guarded heads included.
+    mean), which grows with the drift. The pull then follows the scale of rewards and the learner's loss. Old
+    heads stay bit for bit as they are: Adam's steps are as large for a gradient that is nothing but noise, so
+    heads that got one would jitter by the step size, which is much where Q-values are small. With a
+    ``strength`` and memory, trunk and old heads both learn from the penalty.
 
     The network is called in evaluation mode. Use either `attach`, as `OwlWrapper` does, or `penalty` in a
     loss of one's own, with a ``strength``.
@@ -264,7 +267,7 @@ class DistillationRegularizer(Regularizer):
         memory = self.memories[task]
         size = len(memory)
         pieces = [
-            answers(name, network, head, self._rows(name, task, np.arange(k, min(k + CHUNK, size))))
+            answers(name, network, head, self._rows(name, {task: np.arange(k, min(k + CHUNK, size))}))
             for k in range(0, size, CHUNK)
         ]
         return {**self._entry(name, head, torch.cat(pieces)), "version": memory.version}
@@ -324,11 +327,18 @@ class DistillationRegularizer(Regularizer):
 
     # --- what is compared ---
 
-    def _rows(self, name: str, task: str, index: np.ndarray) -> tuple[Tensor, ...]:
-        """What network ``name`` is called with for rows of the task's memory."""
+    def _rows(self, name: str, index: dict[str, np.ndarray]) -> tuple[Tensor, ...]:
+        """What network ``name`` is called with for rows of the tasks' memories."""
         assert self.memories is not None and self.learner is not None
-        inputs: tuple[Tensor, ...] = self.learner.inputs(name, self.memories[task].gather(index))
-        return inputs
+        memories = [self.memories[task] for task in index]
+        if all(isinstance(memory, TaskMemory) for memory in memories):  # in one go
+            inputs: tuple[Tensor, ...] = self.learner.inputs(
+                name, gather_rows(memories, list(index.values()))
+            )
+            return inputs
+        pairs = zip(memories, index.values(), strict=True)
+        parts = [self.learner.inputs(name, memory.gather(numbers)) for memory, numbers in pairs]
+        return tuple(torch.cat(column) for column in zip(*parts, strict=True))
 
     def _draw(self, name: str) -> _Batch | None:
         """Rows spread evenly over tasks of other heads; None if there is none."""
@@ -342,29 +352,36 @@ class DistillationRegularizer(Regularizer):
             others = self._rng.choice(others, most, replace=False)
         counts = np.full(len(others), self.batch_size // len(others))
         counts[self._rng.permutation(len(others))[: self.batch_size % len(others)]] += 1
-        inputs, stored, units = [], [], []
-        for place, count in zip(others, counts, strict=True):
-            task = tasks[place]
-            entry = self._entry_of(name, task, network)
-            index = self._rng.integers(0, len(entry["outputs"]), count)
-            rows = torch.from_numpy(index)
-            given = (
-                tuple(x[rows.to(x.device)] for x in entry["inputs"])
-                if "inputs" in entry
-                else self._rows(name, task, index)
-            )
-            inputs.append(given)
-            stored.append(entry["outputs"][rows.to(entry["outputs"].device)])
-            units.append(entry["unit"].expand(int(count), -1))
-        width = max(x.shape[1] for x in stored)
+        drawn = {tasks[place]: self._entry_of(name, tasks[place], network) for place in others.tolist()}
+        index = {
+            task: self._rng.integers(0, len(entry["outputs"]), count)
+            for (task, entry), count in zip(drawn.items(), counts.tolist(), strict=True)
+        }
+        of_row = np.repeat(np.arange(len(others)), counts)
+        units = [entry["unit"] for entry in drawn.values()]
+        stored = [_taken(entry["outputs"], index[task]) for task, entry in drawn.items()]
         return _Batch(
-            [tasks[place] for place in others],
-            np.repeat(np.arange(len(others)), counts),
-            tuple(torch.cat(column) for column in zip(*inputs, strict=True)),
-            torch.cat([F.pad(x, (0, width - x.shape[1]), value=-torch.inf) for x in stored]),
-            torch.cat([F.pad(x, (0, width - x.shape[1]), value=1.0) for x in units]),
-            torch.from_numpy(np.repeat(heads[others], counts)),
+            list(drawn),
+            of_row,
+            self._inputs(name, drawn, index),
+            torch.cat(_widened(stored, -torch.inf)),
+            _taken(torch.stack(_widened(units, 1.0)), of_row),
+            torch.from_numpy(heads[others].repeat(counts)),
         )
+
+    def _inputs(
+        self, name: str, drawn: dict[str, dict[str, Any]], index: dict[str, np.ndarray]
+    ) -> tuple[Tensor, ...]:
+        """What the network is called with for these rows of each task, one after the other."""
+        if not any("inputs" in entry for entry in drawn.values()):
+            return self._rows(name, index)
+        parts = [
+            tuple(_taken(x, index[task]) for x in entry["inputs"])
+            if "inputs" in entry
+            else self._rows(name, {task: index[task]})
+            for task, entry in drawn.items()
+        ]
+        return tuple(torch.cat(column) for column in zip(*parts, strict=True))
 
     def _entry_of(self, name: str, task: str, network: MultiHead) -> dict[str, Any]:
         """What is kept of a task; answered again by its head where the memory's rows have changed since."""
@@ -391,8 +408,10 @@ class DistillationRegularizer(Regularizer):
             inputs = placed(network, batch.inputs)
             output = network.per_row(*inputs, heads=batch.heads.to(inputs[0].device))
         errors = self._errors(name, output, batch.stored, batch.unit, batch.tasks, batch.of_row)
-        drawn = {int(h): network.head_parameters(int(h)) for h in np.unique(batch.heads.numpy())}
-        on = list(network.shared_parameters().values()) + [p for own in drawn.values() for p in own.values()]
+        drawn = dict.fromkeys(batch.heads.tolist())
+        on = list(network.shared_parameters().values())
+        for head in drawn:
+            on += network.head_parameters(head).values()
         return _Compared(errors.mean(), on)
 
     def _compare_current(self, name: str) -> _Compared | None:
@@ -464,7 +483,7 @@ class DistillationRegularizer(Regularizer):
 
     # --- the pull ---
 
-    def _pull(self, name: str, mine: set[int], scale: Tensor | None) -> Pull | None:
+    def _pull(self, name: str, mine: Container[int], scale: Tensor | None) -> Pull | None:
         if name not in self._held or not strength_of(self.strength, name):
             return None
         self._steps[name] = self._steps.get(name, 0) + 1
@@ -479,14 +498,13 @@ class DistillationRegularizer(Regularizer):
             return self._relative_pull(name, found, mine, scale)
 
     def _relative_pull(
-        self, name: str, found: _Compared, mine: set[int], scale: Tensor | None
+        self, name: str, found: _Compared, mine: Container[int], scale: Tensor | None
     ) -> Pull | None:
-        """The gradient with a norm on the shared parameters that follows the learner's (see the class)."""
-        parameters, grads = gradient_of(found.loss, found.on, mine)
-        shared = {id(p) for p in self.networks[name].shared_parameters().values()}
-        own = [p.grad for p in parameters if id(p) in shared and p.grad is not None]
-        ours = [g for p, g in zip(parameters, grads, strict=True) if id(p) in shared]
-        if not own or not ours:
+        """The gradient on the shared parameters, with a norm that follows the learner's (see the class)."""
+        shared = list(self.networks[name].shared_parameters().values())
+        own = [p.grad for p in shared if id(p) in mine and p.grad is not None]
+        parameters, grads = gradient_of(found.loss, shared, mine)
+        if not own or not grads:
             return None  # the learner does not train the trunk now: no head is in danger
         with torch.no_grad():
             norm = torch.stack(torch._foreach_norm(own)).norm()
@@ -495,12 +513,14 @@ class DistillationRegularizer(Regularizer):
             mean = self._gradient.get(name, norm).to(norm)
             mean = torch.where(norm.isfinite(), mean + AVERAGED * (norm - mean), mean)
             self._gradient[name] = mean
-            drift = found.loss.detach().sqrt()
-            size = self.every * mean * (PULL * drift).clamp(max=MOST_PULL)
-            factor = size / torch.stack(torch._foreach_norm(ours)).norm().clamp(
-                min=torch.finfo(norm.dtype).tiny
-            )
-            return parameters, [g * factor for g in grads]
+            return parameters, scaled_pull(grads, self.every * mean, found.loss.detach().sqrt())
+
+
+def scaled_pull(grads: list[Tensor], gradient: Tensor, drift: Tensor) -> list[Tensor]:
+    """``grads`` with the joint norm ``gradient · min(PULL · drift, MOST_PULL)``; zeros stay zeros."""
+    norm = torch.stack(torch._foreach_norm(grads)).norm()
+    factor = torch.where(norm > 0, gradient * (PULL * drift).clamp(max=MOST_PULL) / norm, 0.0)
+    return [g * factor for g in grads]
 
 
 def answers(name: str, network: MultiHead, head: int, inputs: tuple[Tensor, ...]) -> Tensor:
@@ -522,6 +542,16 @@ def answers(name: str, network: MultiHead, head: int, inputs: tuple[Tensor, ...]
             f"DistillationRegularizer.remember: outputs of head {head} of network {name!r} are not finite"
         )
     return output
+
+
+def _taken(rows: Tensor, index: np.ndarray) -> Tensor:
+    return rows[torch.from_numpy(index).to(rows.device)]
+
+
+def _widened(rows: list[Tensor], value: float) -> list[Tensor]:
+    """All with as many columns as the widest, the others filled with ``value``."""
+    width = max(x.shape[-1] for x in rows)
+    return [x if x.shape[-1] == width else F.pad(x, (0, width - x.shape[-1]), value=value) for x in rows]
 
 
 def placed(network: MultiHead, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -40,7 +40,9 @@ def ewc_penalty(parameter: Tensor, importance: Tensor, anchor: Tensor, strength:
     return 0.5 * strength * (importance * (parameter - anchor).square()).sum()
 
 
-def merge_terms(terms: Iterable[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor, Tensor]:
+def merge_terms(
+    terms: Iterable[tuple[Tensor, Tensor]], merged: tuple[Tensor, Tensor, Tensor] | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
     """One quadratic for many: ``Σ_t F_t (θ − θ*_t)² = A (θ − m)² + c``, all of the parameter's shape.
 
     ``A = Σ F_t`` and ``m = Σ F_t θ*_t / Σ F_t`` (0 where nothing matters). Terms are taken in one
@@ -48,6 +50,7 @@ def merge_terms(terms: Iterable[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor,
 
     Args:
         terms: importance F_t and anchor θ*_t of each task, at least one.
+        merged: what earlier terms were merged into, where there were any.
 
     >>> import torch
     >>> from owlrl.regularizers import merge_terms
@@ -56,8 +59,9 @@ def merge_terms(terms: Iterable[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor,
     (tensor(4.), tensor(3.), tensor(12.))
     """
     pairs = list(terms)
-    total = torch.zeros_like(pairs[0][0])
-    centre, constant = total.clone(), total.clone()
+    if merged is None:
+        merged = (torch.zeros_like(pairs[0][0]),) * 3
+    total, centre, constant = merged
     for importance, anchor in pairs:
         before, total = total, total + importance
         share = torch.where(total > 0, importance / total, torch.zeros_like(total))
@@ -144,6 +148,8 @@ class EWCRegularizer(Regularizer):
         arguments.check()
         super().__init__(strength)
         self._merged: dict[str, dict[str, tuple[Tensor, Tensor, Tensor]]] = {}
+        self._in_merged: list[str] = []  # the tasks that are merged
+        self._entries: list[dict[str, Any]] = []  # and what was kept of each
         self._current: dict[str, _Quadratic] = {}
         self._warned = False
 
@@ -172,7 +178,7 @@ class EWCRegularizer(Regularizer):
         return total
 
     @torch.no_grad()
-    def _pull(self, name: str, mine: set[int], scale: Tensor | None) -> Pull | None:
+    def _pull(self, name: str, mine: Container[int], scale: Tensor | None) -> Pull | None:
         """``λ A (θ − m)`` of what is trained: the gradient of the term in closed form."""
         if name not in self._merged:
             return None
@@ -214,16 +220,17 @@ class EWCRegularizer(Regularizer):
 
     def _changed(self) -> None:
         super()._changed()
-        merged: dict[str, dict[str, list[tuple[Tensor, Tensor]]]] = {}
-        for entries in self.kept.values():
-            for network, entry in entries.items():
-                names = merged.setdefault(network, {})
+        tasks = list(self.kept)
+        if tasks[: len(self._in_merged)] != self._in_merged or any(
+            self.kept[task] is not entries for task, entries in zip(tasks, self._entries, strict=False)
+        ):  # not the ones before and more: from the beginning
+            self._merged, self._entries = {}, []
+        for task in tasks[len(self._entries) :]:
+            for network, entry in self.kept[task].items():
+                names = self._merged.setdefault(network, {})
                 for name, importance in entry["importance"].items():
-                    names.setdefault(name, []).append((importance, entry["anchor"][name]))
-        self._merged = {
-            network: {name: merge_terms(pairs) for name, pairs in names.items()}
-            for network, names in merged.items()
-        }
+                    names[name] = merge_terms([(importance, entry["anchor"][name])], names.get(name))
+        self._in_merged, self._entries = tasks, list(self.kept.values())
         self._current.clear()
 
     def _quadratic(self, name: str) -> _Quadratic:

@@ -338,6 +338,28 @@ n_step=1, warm_start=50000, stored={})
         """Where the next batch is drawn from."""
         return self._store, self._task, 0
 
+    def take_back(self, rows: Transitions) -> Transitions:
+        """Take the newest rows out again, those of which ``rows`` are copies; for `put` in another task."""
+        env = np.zeros(len(rows), np.int64) if rows.env is None else rows.env.numpy(force=True)
+        gone = self._store.ring.rewind(np.bincount(env, minlength=self.num_envs))
+        self._store.draw.changed(np.zeros(0, np.int64), gone)
+        self._look()
+        return rows
+
+    def put(self, rows: Transitions) -> None:
+        """Store rows that `take_back` gave; they are not new."""
+        names = ("observation", "action", "reward", "next_observation", "terminated", "truncated")
+        columns = {name: as_array(getattr(rows, name)) for name in names}
+        env = np.zeros(len(rows), np.int64) if rows.env is None else as_array(rows.env)
+        lanes = [np.flatnonzero(env == lane) for lane in range(self.num_envs)]
+        for turn in range(max(map(len, lanes))):
+            these = np.array([lane[turn] for lane in lanes if turn < len(lane)])
+            wide = {name: np.zeros((self.num_envs, *c.shape[1:]), c.dtype) for name, c in columns.items()}
+            for name, column in columns.items():
+                wide[name][env[these]] = column[these]
+            self.add_batch(*wide.values(), mask=np.isin(self._lanes, env[these]))
+        self._look()
+
     def update_priorities(self, index: np.ndarray, priorities: object) -> None:
         """Tell the sampler how wrong rows were, e.g. ``update_priorities(t.index, td_error.abs())``.
 

@@ -147,6 +147,23 @@ class FrameRing:
         """Let no later transition continue what is stored: a new episode starts in every lane."""
         self._open[:] = False
 
+    def rewind(self, counts: np.ndarray) -> np.ndarray:
+        """Forget the newest ``counts`` (E,) transitions of each lane; the rows they were at."""
+        gone = []
+        for lane in np.flatnonzero(counts).tolist():
+            back = (self._tail[lane] - np.arange(1, self.used[lane]) * self.num_lanes) % self.num_rows
+            mine = back[self.live[back]][: counts[lane]]
+            if not len(mine):
+                continue
+            gone.append(mine)
+            self._laps[lane] -= mine[-1] > self._tail[lane]
+            self._tail[lane], self._open[lane] = mine[-1], False
+        rows = np.concatenate(gone) if gone else np.zeros(0, np.int64)
+        self.live[rows] = False
+        self._count -= len(rows)
+        self._span = 0
+        return rows
+
     def clear(self) -> None:
         """Forget every row."""
         self.live[: self.span] = False

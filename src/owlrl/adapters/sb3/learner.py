@@ -26,7 +26,7 @@ from owlrl.describe.outputs import ActionBox, Deterministic, ScaledActions, Tanh
 from owlrl.describe.q_learner import QLearner
 from owlrl.describe.trained import Trained, kind_of
 from owlrl.errors import OwlTypeError, OwlValueError
-from owlrl.heads.view import NetworkView
+from owlrl.heads.promote import NetworkView
 from owlrl.memory import Scaling
 from owlrl.protocols import Consolidation, MultiHead, Stateful
 from owlrl.types import Transitions

@@ -8,7 +8,7 @@ from torch import nn
 from torch.func import functional_call
 
 from owlrl.errors import OwlTypeError
-from owlrl.heads.view import NetworkView, joined
+from owlrl.heads.promote import NetworkView, joined
 
 
 class Noisy(nn.Module):
