@@ -191,8 +191,8 @@ def table(output: Path) -> str:
         heads = [p["heads"] - p["tasks"] for p in pairs]
         lines.append(
             f"| {case} | {len(pairs)} | {middle.mean():.3f} | {ratio.min():.3f} | "
-            f"{len(there)} of {len(delays)} | {np.median(there):.0f} | {there.max():.0f} | {sum(p['extra'] for p in pairs)} | "
-            f"{heads.count(0)} of {len(heads)} | {max(heads)} |"
+            f"{len(there)} of {len(delays)} | {np.median(there):.0f} | {there.max():.0f} | "
+            f"{sum(p['extra'] for p in pairs)} | {heads.count(0)} of {len(heads)} | {max(heads)} |"
         )
     return "\n".join(lines)
 
