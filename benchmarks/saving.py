@@ -27,9 +27,10 @@ CASES = {  # tasks, rows of the replay, shape and dtype of an observation
     "1 task, 100,000 rows of 17 numbers": (1, 100_000, (17,), np.float32),
     "20 tasks, 100,000 rows of 17 numbers": (20, 100_000, (17,), np.float32),
     "100 tasks, 100,000 rows of 17 numbers": (100, 100_000, (17,), np.float32),
+    "1 task, 1,000,000 rows of 70 numbers": (1, 1_000_000, (70,), np.float32),
     "1 task, 1,000,000 images of 28 x 28 x 3": (1, 1_000_000, (28, 28, 3), np.uint8),
 }
-REPEATS = 5
+REPEATS = 3
 
 
 def make(tasks: int, rows: int, shape: tuple[int, ...], dtype: type) -> tuple[OwlWrapper, TaskScopedReplay]:

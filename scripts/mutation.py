@@ -32,7 +32,7 @@ import time
 import traceback
 import xml.etree.ElementTree as ElementTree
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -332,7 +332,7 @@ def key_of(mutant: Mutant) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def run(directory: Path | None, *, again: bool) -> None:
+def run(directory: Path | None, *, again: bool, strata: Sequence[str] = ()) -> None:
     """Run tests against every mutant without a result, with ``again`` those that lived, too."""
     mutants = json.loads(SAMPLE.read_text())["mutants"]
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
@@ -352,6 +352,8 @@ def run(directory: Path | None, *, again: bool) -> None:
         sound: set[str] = set()
         for number, mutant in enumerate(mutants):
             key = key_of(mutant)
+            if strata and mutant["stratum"] not in strata:
+                continue
             done = ("killed", "endless") if again else ("killed", "endless", "survived")
             if results.get(key, {}).get("outcome") in done:
                 continue
@@ -405,12 +407,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--copy", type=Path, help="work in this copy of the checkout, made if it is not there"
     )
+    parser.add_argument("--only", action="append", default=[], help="a stratum")
     parser.add_argument("--again", action="store_true", help="run those that survived again")
     chosen = parser.parse_args(arguments)
     if chosen.what == "sample":
         sample()
     elif chosen.what == "run":
-        run(chosen.copy, again=chosen.again)
+        run(chosen.copy, again=chosen.again, strata=chosen.only)
     return 0 if chosen.what != "table" or table() else 1
 
 

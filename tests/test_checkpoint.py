@@ -512,3 +512,13 @@ def test_write_atomically_replaces_all_of_it(tmp_path):
     write_atomically(tmp_path / "page", b"a long text")
     write_atomically(tmp_path / "page", b"short")
     assert (tmp_path / "page").read_bytes() == b"short"
+
+
+@pytest.mark.parametrize("number", [3, 10])
+def test_files_of_later_formats_are_said_to_be_newer(number, tmp_path):
+    save_state(tmp_path / "s", {"a": 1})
+    data = (tmp_path / "s").read_bytes().replace(b"owlrl-state-2", f"owlrl-state-{number}".encode(), 1)
+    header = 8 + int.from_bytes(data[:8], "little") + len(str(number)) - 1
+    (tmp_path / "s").write_bytes((header - 8).to_bytes(8, "little") + data[8:])
+    with pytest.raises(OwlValueError, match=rf"format 'owlrl-state-{number}'.*newer owlrl"):
+        load_state(tmp_path / "s")

@@ -1019,3 +1019,51 @@ def test_a_learner_that_was_trained_before_says_which_head_its_first_task_takes(
     owl = OwlWrapper(script.learner())
     with pytest.warns(UserWarning, match=r"goes on with the head it has.*owl\.adopt"), owl.task("same"):
         train(script, Signs(0), 60)
+
+
+def test_rows_are_looked_at_during_a_visit():
+    script = make_script()
+    owl = OwlWrapper(script.learner())
+    with owl.task("a"):
+        train(script, Signs(0), 140)  # 108 steps: looks at the 1st, 32nd, 64th and 96th
+        assert owl.memory["a"].seen == 128
+
+
+def test_a_visit_that_another_task_came_after_starts_over():
+    class Counter:
+        calls = 0
+
+        def state_dict(self):
+            return {"calls": self.calls}
+
+        def load_state_dict(self, state):
+            self.calls = state["calls"]
+
+    script, counter = make_script(), Counter()
+    owl = OwlWrapper(script.learner(per_task={"counter": counter}))
+    with pytest.raises(KeyboardInterrupt), owl.task("a"):
+        counter.calls = 5
+        raise KeyboardInterrupt
+    with owl.task("a"):
+        assert counter.calls == 5  # it goes on
+        train(script, Signs(0), 40)
+    with pytest.raises(KeyboardInterrupt), owl.task("a"):
+        counter.calls = 9
+        raise KeyboardInterrupt
+    with owl.task("b"):
+        train(script, Signs(1), 40)
+    with owl.task("a"):
+        assert counter.calls == 5  # as it was left
+        train(script, Signs(0), 40)
+
+
+def test_the_given_head_alone_must_fit_the_environment():
+    script = make_script("plain")
+    owl = OwlWrapper(script.learner())
+    with owl.task("a"):
+        train(script, Signs(0), 40)
+    with owl.task("b", num_actions=SIZE + 2):
+        train(script, Signs(1), 40)
+    assert owl.evaluate(Signs(0), task="a", episodes=1).returns.size == 1
+    with pytest.raises(OwlError, match="actions"):
+        owl.evaluate(Signs(0), task="b", episodes=1)

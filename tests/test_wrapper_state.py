@@ -331,3 +331,27 @@ def test_same_state_sees_every_difference():
         {"b": None},
     ]:
         assert not same_state(tree, {**tree, **change})
+
+
+def test_states_of_other_types_and_of_one_nan_are_not_the_same():
+    assert not same_state(torch.zeros(2), torch.zeros(2, dtype=torch.int32))
+    assert not same_state(torch.zeros(2), torch.zeros(1, 2))
+    assert not same_state(float("nan"), 1.0) and not same_state(1.0, float("nan"))
+    assert same_state(torch.ones(2), torch.ones(2)) and same_state(float("nan"), float("nan"))
+
+
+def test_extra_state_of_a_network_need_not_be_a_tensor():
+    class Extra(nn.Linear):
+        def get_extra_state(self):
+            return {"seen": 3}
+
+        def set_extra_state(self, state):
+            self.seen = state["seen"]
+
+    def made():
+        q = MultiHeadQ(Extra(2, 4), 4, 2)
+        return QLearner(q, None, torch.optim.SGD(q.parameters(), lr=0.1))
+
+    learner = made()
+    restore_wrapper(learner, wrapper_state(made(), {}, {}), {})
+    assert learner.networks["q"].module.trunk.seen == 3

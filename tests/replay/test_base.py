@@ -351,3 +351,12 @@ def test_forgetting_a_task():
         make(SharedReplay).forget("left")
     with pytest.raises(OwlTypeError, match="task is 3"):
         replay.forget(3)
+
+
+def test_a_mask_has_one_entry_per_environment():
+    replay = TaskScopedReplay(10, observation_shape=(1,), observation_dtype=np.float32, num_envs=2)
+    replay.begin_task("a")
+    rows = (np.zeros((2, 1), np.float32), np.zeros(2, np.int64), np.zeros(2), np.zeros((2, 1), np.float32))
+    for mask in (np.ones(3, np.bool_), np.ones(1, np.bool_), np.ones(2)):
+        with pytest.raises(OwlValueError, match="mask is"):
+            replay.add_batch(*rows, np.zeros(2, np.bool_), np.zeros(2, np.bool_), mask=mask)

@@ -293,11 +293,13 @@ class DistillationRegularizer(Regularizer):
 
     def _changed(self) -> None:
         super()._changed()
-        self._held = {}
+        found: dict[str, dict[str, int]] = {}
         for task, entries in self.kept.items():
             for name, entry in entries.items():
-                tasks, heads = self._held.get(name, ([], np.zeros(0, np.int64)))
-                self._held[name] = ([*tasks, task], np.append(heads, int(entry["head"])))
+                found.setdefault(name, {})[task] = int(entry["head"])
+        self._held = {
+            name: (list(heads), np.fromiter(heads.values(), np.int64)) for name, heads in found.items()
+        }
 
     def _parse(self, state_dict: Any) -> tuple[dict[str, dict[str, Any]], list[str]]:
         if isinstance(state_dict, Mapping) and state_dict.get("states", self.states) != self.states:
