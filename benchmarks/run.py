@@ -10,9 +10,11 @@ import platform
 from importlib.metadata import version
 from pathlib import Path
 
+import acting
 import ewc
 import fisher
 import heads
+import learning
 import many_tasks
 import pendulum
 import replay
@@ -20,32 +22,41 @@ import sac
 import sb3
 import tabulated
 import torch
+import updates
 import wrapper
 from common import Row, print_rows
 
 HEADER = """# Benchmarks
 
-Made by `make bench`: {command}, one thread. Each row was measured side by side in one run, the two
-sides taking turns; times are medians of CPU time. "Plain" is the honest simple way, written beside the
-benchmark, or the other library that is named. Absolute times depend on the machine ({machine}; torch
-{torch}, numpy {numpy}, stable-baselines3 {sb3}), ratios hardly.
-
-| what | plain | owlrl | plain / owlrl |
-|---|---|---|---|
+Made by `make bench`: {command}, one thread. The two sides of a row took turns in one run; times are
+medians of CPU time, the ratio is the median over rounds, with the middle half of them. "Plain" is the honest
+simple way, written beside the benchmark, 0.1 where it is named, or the other library that is named.
+Absolute times depend on the machine ({machine}; torch {torch}, numpy {numpy}, stable-baselines3
+{sb3}), ratios hardly.
 """
+TABLE = "\n## {name}\n\n| what | plain | owlrl | plain / owlrl | middle half |\n|---|---|---|---|---|\n"
+MODULES = (
+    updates, learning, many_tasks, acting, sb3, sac, wrapper, heads, ewc, fisher, replay, tabulated, pendulum
+)  # fmt: skip
 
 
-def table(rows: list[Row], *, quick: bool) -> str:
+def head(*, quick: bool) -> str:
     command = "`python benchmarks/run.py" + (" --quick`" if quick else "`")
-    header = HEADER.format(
+    return HEADER.format(
         command=command,
         machine=f"{platform.machine()}, Python {platform.python_version()}",
         torch=version("torch"),
         numpy=version("numpy"),
         sb3=version("stable-baselines3"),
     )
-    lines = [f"| {r.name} | {r.plain:.4g} {r.unit} | {r.ours:.4g} {r.unit} | {r.ratio:.3g} |" for r in rows]
-    return header + "\n".join(lines) + "\n"
+
+
+def table(name: str, rows: list[Row]) -> str:
+    lines = [
+        f"| {r.name} | {r.plain:.4g} {r.unit} | {r.ours:.4g} {r.unit} | {r.ratio:.3g} | {r.spread} |"
+        for r in rows
+    ]
+    return TABLE.format(name=name) + "\n".join(lines) + "\n"
 
 
 def main() -> None:
@@ -54,12 +65,12 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path(__file__).with_name("RESULTS.md"))
     options = parser.parse_args()
     torch.set_num_threads(1)
-    rows: list[Row] = []
-    for module in (fisher, replay, ewc, heads, wrapper, many_tasks, sb3, tabulated, pendulum, sac):
+    text = head(quick=options.quick)
+    for module in MODULES:
         found = module.main(quick=options.quick)
         print_rows(found)
-        rows += found
-    options.output.write_text(table(rows, quick=options.quick), encoding="utf-8")
+        text += table(module.__name__, found)
+    options.output.write_text(text, encoding="utf-8")
     print(f"written to {options.output}")
 
 

@@ -47,7 +47,7 @@ autodoc_default_options = {
     # What a class has from a base that is not on the page; not what it has from these.
     "inherited-members": (
         "BaseException, CrossingEnv, Env, Linear, Mapping, MiniGridEnv, Module, PendulumEnv, Protocol, "
-        "VectorEnv, Wrapper, object"
+        "VectorEnv, Wrapper, dict, object"
     ),
 }
 autodoc_typehints = "signature"

@@ -32,7 +32,7 @@ from owlrl import OwlWrapper
 from owlrl.experiments import compare
 
 torch.set_num_threads(1)  # the networks are small
-STEPS = int(os.environ.get("OWLRL_EXAMPLE_FRAMES", 10_000))  # per task
+STEPS = int(os.environ.get("OWLRL_EXAMPLE_STEPS", 10_000))  # per task
 
 # %% [markdown]
 # ## Two tasks

@@ -36,6 +36,7 @@ ABOUT = {
     "autosave": "saves by itself",
     "describe": "what a learner is",
     "step_guard": "before each step",
+    "stream": "no borders given",
     "wrapper": "OwlWrapper",
     "wrapper_state": "its state",
     "owlrl": "the public names",

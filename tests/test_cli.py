@@ -21,10 +21,12 @@ import owlrl_command
 from owlrl import cli
 from owlrl.checkpoint import load_state, save_state
 from owlrl.cli import main
+from owlrl.errors import OwlStateError
 from owlrl.experiments import (
     METHODS,
     STUDIES,
     StudyPlan,
+    commands,
     fanout,
     keeping,
     resolve_tasks,
@@ -327,6 +329,21 @@ def test_reproduce_prints_tables_and_failures(tmp_path, capsys, monkeypatch):
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["done", "missing"]
 
 
+def test_a_study_in_a_file(tmp_path, monkeypatch, capsys):
+    def compared(path, **options):
+        asked.append((path.name, options))
+        raise OwlStateError("enough")
+
+    asked = []
+    monkeypatch.setattr(commands, "compare_file", compared)
+    told = refused(capsys, "reproduce", "cheetah", "--seeds", "2", "--frames", "9", "--output", str(tmp_path))
+    assert told == "owlrl: enough\n"
+    ((name, options),) = asked
+    assert name == "cheetah.py" and options["output"] == tmp_path / "cheetah"
+    assert (options["seeds"], options["steps"], options["methods"]) == (2, 9, None)
+    assert "cheetah cannot be listed" in refused(capsys, "reproduce", "cheetah", "--list")
+
+
 def test_version_and_overview(capsys):
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"owlrl {owlrl.__version__}\n"
@@ -339,7 +356,7 @@ def test_version_and_overview(capsys):
 
 def test_reproduce_lists_studies_and_takes_some_methods_and_frames(capsys):
     assert main(["reproduce", "--list"]) == 0
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(STUDIES)
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [*STUDIES, "cheetah"]
     some = ["--seeds", "2", "--methods", "owl", "--frames", "77", "--output", "nowhere", "--list"]
     assert main(["reproduce", "sc3+dk2", *some]) == 0
     names = [line.split()[1] for line in capsys.readouterr().out.splitlines()]

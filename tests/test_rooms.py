@@ -15,7 +15,7 @@ def test_every_room_is_drawn_and_no_other():
     assert there == {path.stem if path.stem != "__init__" else "owlrl" for path in SRC.glob("*.py")} | {
         path.parent.name for path in SRC.glob("*/__init__.py")
     }
-    assert set(ABOUT) == there
+    assert set(ABOUT) == there, "say in scripts/rooms.py what is in the room, and run: make figures"
     drawn = re.findall(r'font-weight="600"[^>]*>([^<]+)</text>', rooms_svg())
     assert sorted(drawn) == sorted(there)
 

@@ -193,7 +193,8 @@ def site(tmp_path_factory):
         str(DOCS),
         str(target),
     ]
-    subprocess.run(command, check=True)
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
     return target
 
 

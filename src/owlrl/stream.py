@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from owlrl._arguments import Arguments
-from owlrl.changes import Change, ChangeFinder, Contradiction, Detector
+from owlrl.changes import Change, ChangeFinder, Contradiction, Detector, Familiarity
 from owlrl.changes.steps import remembered
 from owlrl.errors import OwlStateError, OwlValueError, raise_problems
 from owlrl.types import Transitions
@@ -98,6 +98,12 @@ class Stream:
                 detector.learn(task, remembered(memory))
         known = [self.finder.task, *reversed(owl.tasks)]
         return next((task for task in known if task in owl.tasks), self._name())
+
+    def familiarity(self) -> Familiarity:
+        """What compares steps with all tasks that were learned."""
+        self.begin()
+        tasks = [task for task, record in self._owl.tasks.items() if record.visits]
+        return Familiarity(self.finder.detector, tasks)
 
     def enter(self, task: str, *, new: bool) -> None:
         """The wrapper is in ``task`` now."""

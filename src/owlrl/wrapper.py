@@ -260,7 +260,8 @@ replay=TaskScopedReplay, tasks=['left', 'right'])
         chosen = ExpWeightsSelector(seed=self.seed) if selector is None else selector
         problems = part_problem("selector", chosen, HeadSelector, "ExpWeightsSelector()")
         raise_problems("OwlWrapper.policy", problems, kind=OwlTypeError)
-        return AdaptivePolicy(self.learner, chosen, self.evidence, heads, trace=trace)
+        look = None if self.acting else self._stream.familiarity
+        return AdaptivePolicy(self.learner, chosen, self.evidence, heads, trace=trace, familiarity=look)
 
     def evaluate(
         self,

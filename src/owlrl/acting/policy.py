@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from owlrl.changes import Familiarity
 from owlrl.errors import NonFiniteError, OwlStateError, OwlValueError
 from owlrl.protocols import Evidence, HeadSelector, OffPolicyLearner
 from owlrl.types import Transitions
@@ -51,6 +52,7 @@ class AdaptivePolicy:
         evidence: scores them, or None.
         heads: the head of each task that may act.
         trace: keep every step in ``trace``; it grows until `reset`.
+        familiarity: makes what `look_out` compares with.
 
     >>> import numpy as np, torch
     >>> from torch import nn
@@ -77,6 +79,7 @@ class AdaptivePolicy:
         heads: dict[str, int],
         *,
         trace: bool = False,
+        familiarity: Callable[[], Familiarity] | None = None,
     ) -> None:
         self.selector = selector
         self.evidence = evidence
@@ -89,6 +92,9 @@ class AdaptivePolicy:
         self._tasks = list(heads)
         self._num_envs: int | None = None
         self._ready = False
+        self._make_familiarity = familiarity
+        self._familiarity: Familiarity | None = None
+        self._fallback: Callable[[Any], Any] | None = None
 
     @property
     def tasks(self) -> list[str]:
@@ -104,6 +110,29 @@ class AdaptivePolicy:
     def probabilities(self) -> np.ndarray:
         """How likely each task is to be chosen next, (n,) or (E, n)."""
         return self.selector.probabilities
+
+    def look_out(self, fallback: Callable[[Any], Any] | None = None) -> None:
+        """Compare what is seen with all learned tasks from now on (`owlrl.changes.Familiarity`).
+
+        Args:
+            fallback: acts instead, ``fallback(observation)``, while no task explains what is seen
+                (`unfamiliar` above 0.99): a safe policy of your own.
+        """
+        if self._make_familiarity is None:
+            raise OwlStateError(
+                "AdaptivePolicy.look_out: there are no remembered rows to compare with; make the policy by "
+                "owl.policy(), not of a wrapper that was loaded with acting=True"
+            )
+        self._familiarity, self._fallback = self._make_familiarity(), fallback
+        self._familiarity.reset(self._num_envs or 1)
+
+    @property
+    def unfamiliar(self) -> Any:
+        """The probability that no learned task explains what was seen in this episode; (E,) for E."""
+        if self._familiarity is None:
+            raise OwlStateError("AdaptivePolicy.unfamiliar: nobody looks out; call look_out() first")
+        found = self._familiarity.unfamiliar
+        return found if self._num_envs is not None else float(found[0])
 
     def reset(
         self, *, num_envs: int | None = None, keep_evidence: bool = False, mask: np.ndarray | None = None
@@ -123,6 +152,8 @@ class AdaptivePolicy:
         self.selector.reset(len(self._heads), num_episodes=envs, mask=mask)
         self._num_envs = envs
         self._ready = True
+        if self._familiarity is not None:
+            self._familiarity.reset(envs or 1, mask)
 
     def act(self, observation: Any) -> Any:
         """Greedy action of a head drawn now: an int (or array) for one environment, (E, ...) for E."""
@@ -136,6 +167,11 @@ class AdaptivePolicy:
             self.trace.append(TraceStep(arm, probabilities))
         heads = torch.as_tensor(np.atleast_1d(self._heads[arm]), device=batch.device)
         actions = self._learner.act(batch, heads).cpu().numpy()
+        if self._fallback is not None and np.any(strange := self.unfamiliar > 0.99):
+            if self._num_envs is None:
+                return self._fallback(observation)
+            actions = actions.copy()
+            actions[strange] = np.asarray(self._fallback(observation))[strange]
         if self._num_envs is not None:
             return actions
         return int(actions[0]) if actions.ndim == 1 else actions[0]
@@ -167,6 +203,18 @@ class AdaptivePolicy:
         if self._num_envs is None:
             losses = losses[0]
         self.selector.update(losses, mask=mask)
+        if self._familiarity is not None:
+            raw = (np.asarray(o) for o in (observation, next_observation))
+            seen, after = (torch.from_numpy(o if self._num_envs is not None else o[None]) for o in raw)
+            self._familiarity.observe(
+                replace(
+                    transitions,
+                    observation=seen,
+                    next_observation=after,
+                    env=torch.arange(len(transitions)),
+                ),
+                mask,
+            )
         if self.trace and self.trace[-1].losses is None:
             self.trace[-1] = replace(self.trace[-1], losses=losses)
 

@@ -3,6 +3,7 @@
 from owlrl.changes.base import Detector, Judgement, TaskModel
 from owlrl.changes.baselines import ModelErrors, RewardDrift
 from owlrl.changes.contradiction import Contradiction
+from owlrl.changes.familiarity import Familiarity
 from owlrl.changes.finder import Change, ChangeFinder
 from owlrl.changes.steps import History, Steps
 
@@ -11,6 +12,7 @@ __all__ = [
     "ChangeFinder",
     "Contradiction",
     "Detector",
+    "Familiarity",
     "History",
     "Judgement",
     "ModelErrors",

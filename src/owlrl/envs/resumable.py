@@ -27,7 +27,7 @@ class Resumable(AnyWrapper, RecordConstructorArgs):
     what is seen with what was seen: an environment with other randomness than its ``np_random`` is
     refused, and one that can be pickled may be pickled instead. It takes as long as the episode so far.
 
-    Put it outermost, around a ``Monitor``, too. `owlrl` saves no environment: save this beside the wrapper.
+    Put it outermost, around a ``Monitor``, too. ``owlrl`` saves no environment: save this beside the wrapper.
 
     Args:
         env: an environment, not a vector of them, whose randomness is that of its ``np_random``.

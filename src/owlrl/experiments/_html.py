@@ -17,7 +17,7 @@ __all__ = ["code", "drawing", "image", "items", "page", "paragraph", "tables"]
 DPI = 150
 NUMBER = re.compile(r"[–−-]?$|[−-]?\d")  # a dash for what is missing stands with the numbers
 STYLE = """
-body { margin: 0 auto; max-width: 70rem; padding: 1rem 1.5rem 4rem; color: #222; background: #fff;
+body { margin: 0 auto; max-width: 120rem; padding: 1rem 1.5rem 4rem; color: #222; background: #fff;
        font: 16px/1.5 system-ui, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; }
 h1 { font-size: 1.7rem; }
 h2 { font-size: 1.3rem; margin-top: 3rem; border-top: 2px solid #0072b2; padding-top: .7rem; }

@@ -39,6 +39,7 @@ from owlrl.experiments.training import repeatable, run_experiment
 
 __all__ = ["Compare", "Demo", "Evaluate", "Report", "Reproduce", "Train"]
 
+CHEETAH = "cheetah"  # a study in a file, for `compare`
 CONTROL_DEFAULTS: dict[str, Any] = {"frames": 20_000, "num_envs": 4, "eval_every": 5_000}
 
 
@@ -307,7 +308,7 @@ class Reproduce:
 
     name: str | None = None
     """which study; it may be said without the option's name: crossroads, sc3, sc5, unseen, sc12, sc3+dk2,
-    headline, ablations, revisits, strengths, pendulum or alone"""
+    headline, ablations, revisits, strengths, pendulum, alone or cheetah"""
     seeds: int = 3
     """how many"""
     jobs: int = 1
@@ -332,10 +333,15 @@ class Reproduce:
         if self.list and self.name is None:
             for name, study in STUDIES.items():
                 print(f"{name:12}{study.about}")
+            print(
+                f"{CHEETAH:12}HalfCheetah forward and backward, SAC of Stable-Baselines3 (extras mujoco, sb3)"
+            )
             return 0
+        if self.name == CHEETAH:
+            return self._compare(Path(__file__).with_name("cheetah.py"))
         if self.name is None:
             raise OwlValueError(
-                f"reproduce: which study? One of {', '.join(STUDIES)}, e.g. owlrl reproduce sc3"
+                f"reproduce: which study? One of {', '.join((*STUDIES, CHEETAH))}, e.g. owlrl reproduce sc3"
             )
         chosen: dict[str, Any] = {"seeds": self.seeds, "methods": self.methods, "frames": self.frames}
         if self.list:
@@ -356,6 +362,17 @@ class Reproduce:
         for attempt in failed:
             print(f"owlrl: {attempt.run.id} failed: {attempt.error}", file=sys.stderr)
         return 1 if failed else 0
+
+    def _compare(self, study: Path) -> int:
+        """A study that is a file for ``owlrl compare``."""
+        if self.list:
+            raise OwlValueError(
+                f"reproduce: {self.name} cannot be listed; its runs are files in {self.output}"
+            )
+        same: dict[str, Any] = {"methods": self.methods, "seeds": self.seeds, "steps": self.frames}
+        where: dict[str, Any] = {"jobs": self.jobs, "backend": self.backend, "scheduler": self.scheduler}
+        output = self.output / study.stem
+        return Compare(study, **same, **where, output=output, save_every=self.save_every)()
 
 
 @dataclass(frozen=True)

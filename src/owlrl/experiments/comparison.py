@@ -31,7 +31,7 @@ __all__ = ["compare", "compare_file", "run_trial"]
 Tell = Callable[[str], None]
 CHOSEN = ("steps", "methods", "seeds")  # of a study file, what a command may say instead
 SETTINGS = ("rounds", "eval_every", "eval_episodes")
-OPTIONAL = (*SETTINGS, "jobs", "output", "backend", "scheduler", "solved", "save_every")
+OPTIONAL = (*SETTINGS, "jobs", "output", "backend", "scheduler", "solved", "save_every", "note")
 
 
 def compare(
@@ -49,6 +49,7 @@ def compare(
     backend: Backend = "loky",
     scheduler: str | None = None,
     solved: Mapping[str, float] | None = None,
+    note: str = "",
     progress: bool = True,
     save_every: float = SAVE_EVERY,
 ) -> Study:
@@ -80,6 +81,7 @@ def compare(
             sent.
         scheduler: the address of the cluster's scheduler.
         solved: the return from which a task counts as learned, by task, for the verdicts.
+        note: a line that is shown with the tables, e.g. a bound that is known.
         progress: say on stderr what is running and how long it will take.
         save_every: seconds of each run's work that a kill may cost.
 
@@ -102,7 +104,7 @@ def compare(
         eval_episodes=eval_episodes,
     )
     places: dict[str, Any] = {"jobs": jobs, "backend": backend, "scheduler": scheduler, "output": output}
-    shown: dict[str, Any] = {"solved": solved, "progress": progress, "save_every": save_every}
+    shown: dict[str, Any] = {"solved": solved, "progress": progress, "save_every": save_every, "note": note}
     return _run(plan, partial(_same, plan), **places, **shown)
 
 
@@ -136,8 +138,15 @@ def compare_file(path: str | os.PathLike[str], *, progress: bool = True, **inste
     chosen = {name: value for name, value in instead.items() if value is not None}
     for_plan = {name: value for name, value in chosen.items() if name in CHOSEN}
     plan, said = _plan_of_file(os.fspath(path), text, for_plan)
-    rest: dict[str, Any] = {"jobs": 1, "backend": "loky", "save_every": SAVE_EVERY, **said, **chosen}
-    names = ("jobs", "backend", "scheduler", "output", "solved", "save_every")
+    rest: dict[str, Any] = {
+        "jobs": 1,
+        "backend": "loky",
+        "save_every": SAVE_EVERY,
+        "note": "",
+        **said,
+        **chosen,
+    }
+    names = ("jobs", "backend", "scheduler", "output", "solved", "save_every", "note")
     recall = partial(_recalled, os.path.abspath(path), text, for_plan)
     told: dict[str, Any] = {name: rest.get(name) for name in names}
     return _run(plan, recall, progress=progress, **told)
@@ -154,6 +163,7 @@ def _run(
     solved: Mapping[str, float] | None,
     progress: bool,
     save_every: float,
+    note: str,
 ) -> Study:
     check_workers("compare", jobs=jobs, backend=backend, scheduler=scheduler)
     say: Tell = _say if progress else (lambda text: None)
@@ -191,7 +201,7 @@ def _run(
                 bar.update(1)
     if not done:
         raise OwlStateError(f"compare: no run could be finished; the first failed with {errors[0][2]}")
-    return Study([done[t.id] for t in trials if t.id in done], errors=errors, solved=solved)
+    return Study([done[t.id] for t in trials if t.id in done], errors=errors, solved=solved, note=note)
 
 
 class _Clock:

@@ -142,6 +142,7 @@ class Study:
         trials: one per method and seed, of the same settings.
         errors: what went wrong in others, ``(method, seed, text)``.
         solved: the return from which a task counts as learned, by task; for `verdicts`.
+        note: a line for `notes`, e.g. a bound that is known.
 
     >>> from owlrl.experiments import Study, Trial
     >>> rows = [{"kind": "training", "visit": 0, "task": "left", "seconds": 1.0},
@@ -158,9 +159,11 @@ class Study:
         *,
         errors: Sequence[tuple[str, int, str]] = (),
         solved: Mapping[str, float] | None = None,
+        note: str = "",
     ) -> None:
         self.trials = list(trials)
         self.errors = list(errors)
+        self.note = note
         self.solved = dict(solved or {})
         if not self.trials:
             raise OwlStateError("Study: there are no trials; expected at least one that was finished")
@@ -305,9 +308,9 @@ class Study:
         return f"{text}\n\n{table(header, rows)}"
 
     def notes(self) -> list[str]:
-        """A line per method that says what it is, and per trial that failed."""
+        """The study's note, a line per method that says what it is, and one per trial that failed."""
         about = {t.method: t.about for t in self.trials if t.about}
-        lines = [f"{method}: {text}" for method, text in about.items()]
+        lines = [self.note] * bool(self.note) + [f"{method}: {text}" for method, text in about.items()]
         return lines + [f"{method}, seed {seed} failed: {text}" for method, seed, text in self.errors]
 
     def figure(self) -> Figure:

@@ -199,6 +199,11 @@ class DistillationRegularizer(Regularizer):
                 self._set_kept({task: self.kept[task]})
         self._drifting.clear()
 
+    @property
+    def needs_no_gradient(self) -> bool:
+        """While nothing is kept."""
+        return not self.kept
+
     def term(self, name: str) -> Tensor | None:
         """The mean squared difference on a fresh batch; without a strength, in units of the heads' spread."""
         found = self._compare(name)
@@ -293,11 +298,13 @@ class DistillationRegularizer(Regularizer):
 
     def _changed(self) -> None:
         super()._changed()
-        self._held = {}
+        found: dict[str, dict[str, int]] = {}
         for task, entries in self.kept.items():
             for name, entry in entries.items():
-                tasks, heads = self._held.get(name, ([], np.zeros(0, np.int64)))
-                self._held[name] = ([*tasks, task], np.append(heads, int(entry["head"])))
+                found.setdefault(name, {})[task] = int(entry["head"])
+        self._held = {
+            name: (list(heads), np.fromiter(heads.values(), np.int64)) for name, heads in found.items()
+        }
 
     def _parse(self, state_dict: Any) -> tuple[dict[str, dict[str, Any]], list[str]]:
         if isinstance(state_dict, Mapping) and state_dict.get("states", self.states) != self.states:

@@ -1,0 +1,63 @@
+"""benchmarks/RESULTS.md has a table for each benchmark that is run, with the rows that it makes."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+
+
+def modules():
+    """The names in ``MODULES`` of run.py, in order."""
+    tree = ast.parse((BENCHMARKS / "run.py").read_text(encoding="utf-8"))
+    (found,) = (
+        node.value for node in tree.body
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", None) == "MODULES"
+    )  # fmt: skip
+    return [item.id for item in found.elts]
+
+
+def pattern(node):
+    """A regular expression of a row's name as it is written in the source."""
+    if isinstance(node, ast.JoinedStr):
+        return "".join(re.escape(v.value) if isinstance(v, ast.Constant) else ".*" for v in node.values)
+    return re.escape(node.value)
+
+
+def patterns(module):
+    """Of all names that a benchmark gives its rows."""
+    tree = ast.parse((BENCHMARKS / f"{module}.py").read_text(encoding="utf-8"))
+    calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and getattr(n.func, "id", None) == "Row"]
+    assigned = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.JoinedStr):
+            assigned[getattr(node.targets[0], "id", None)] = node.value
+    names = [assigned[c.args[0].id] if isinstance(c.args[0], ast.Name) else c.args[0] for c in calls]
+    return [pattern(name) for name in names]
+
+
+def tables():
+    """Names of rows by benchmark, as RESULTS.md has them."""
+    text = (BENCHMARKS / "RESULTS.md").read_text(encoding="utf-8")
+    found = {}
+    for section in re.split(r"^## ", text, flags=re.M)[1:]:
+        lines = [line for line in section.splitlines() if line.startswith("| ")]
+        found[section.split("\n", 1)[0]] = [line.split(" | ")[0].removeprefix("| ") for line in lines[1:]]
+    if not found:
+        pytest.skip("RESULTS.md is of before it had a table for each benchmark; make bench")
+    return found
+
+
+def test_every_benchmark_has_its_table():
+    assert list(tables()) == modules()
+
+
+def test_rows_are_those_that_the_benchmarks_make():
+    for module, rows in tables().items():
+        wanted = patterns(module)
+        assert wanted and rows, module
+        odd = [row for row in rows if not any(re.fullmatch(p, row) for p in wanted)]
+        missing = [p for p in wanted if not any(re.fullmatch(p, row) for row in rows)]
+        assert not odd and not missing, (module, odd, missing, "make bench")
