@@ -7,10 +7,12 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
-from owlrl.experiments import load_results
+from owlrl.experiments import Study, compare_file, load_results
+from tests.experiments.signs import Fresh, numbers, write_study
 
 SCRIPT = """
 import logging
@@ -26,6 +28,36 @@ if __name__ == "__main__":
         done = run_all(runs, %r, backend="dask", scheduler=cluster.scheduler_address)
         print(*(attempt.error for attempt in done), flush=True)
 """
+
+
+COMPARED = """
+import logging
+from distributed import LocalCluster
+from owlrl.experiments import compare_file
+
+if __name__ == "__main__":
+    quiet = {"dashboard_address": None, "silence_logs": logging.CRITICAL}
+    with LocalCluster(n_workers=2, threads_per_worker=1, **quiet) as cluster:
+        where = {"backend": "dask", "scheduler": cluster.scheduler_address}
+        methods = ["bare", "owl", "tests.experiments.signs:Fresh"]
+        print(compare_file("my_study.py", methods=methods, output="compared", progress=False, **where))
+"""
+
+
+@pytest.mark.slow
+def test_compare_on_a_cluster_gives_the_numbers_of_one_process(tmp_path):
+    study, program = write_study(tmp_path), tmp_path / "program.py"
+    program.write_text(COMPARED, encoding="utf-8")
+    root = Path(__file__).parents[2]
+    paths = os.pathsep.join([str(root / "src"), str(root), str(tmp_path)])
+    environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
+    options = {"env": environment, "cwd": tmp_path, "capture_output": True, "text": True}
+    done = subprocess.run([sys.executable, program], **options, timeout=300, check=False)
+    assert done.stdout == "Study(['bare', 'owl', 'fresh model'], tasks=['plain', 'shifted'], 2 seeds)\n", (
+        done.stderr
+    )
+    here = compare_file(study, methods=["bare", "owl", Fresh], progress=False)
+    assert numbers(Study.load(tmp_path / "compared")) == numbers(here)
 
 
 @pytest.mark.slow
