@@ -46,8 +46,8 @@ autodoc_default_options = {
     "show-inheritance": True,
     # What a class has from a base that is not on the page; not what it has from these.
     "inherited-members": (
-        "BaseException, CrossingEnv, Env, Linear, Mapping, MiniGridEnv, Module, PendulumEnv, Protocol, "
-        "VectorEnv, Wrapper, dict, object"
+        "BaseException, CrossingEnv, Env, Linear, Mapping, MiniGridEnv, Module, ModuleList, PendulumEnv, "
+        "Protocol, VectorEnv, Wrapper, dict, object"
     ),
 }
 autodoc_typehints = "signature"
