@@ -14,6 +14,7 @@ from owlrl.errors import NonFiniteError, OwlError, OwlStateError
 from owlrl.learners import DQN, PAPER, SAC, GridConv, compiled, mlp
 from owlrl.learners.compiled import ActiveParameters, CompiledStep
 from owlrl.learners.config import DQNConfig, SACConfig
+from owlrl.regularizers import Regularizer
 from owlrl.types import Transitions
 from tests.own_dqn import SIZE, Signs
 
@@ -305,3 +306,18 @@ def test_hooks_schedulers_and_other_optimizers_get_their_step(functional):
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
     step(optimizer, [network], x)
     scheduler.step()  # would warn of steps that were not made
+
+
+def test_a_regularizer_that_keeps_nothing_still_acts(functional):
+    class Small(Regularizer):
+        def remember(self, task, context):
+            pass
+
+        def term(self, name):
+            return sum(p.square().sum() for p in self.networks[name].shared_parameters().values())
+
+    agents = [dqn(compile=compile, learning_starts=16, batch_size=16) for compile in (False, True)]
+    for agent in agents:
+        with OwlWrapper(agent, regularizer=Small(10.0), evidence=None, seed=0).task("one"):
+            agent.learn(40)
+    assert far_apart(*agents) < 1e-10

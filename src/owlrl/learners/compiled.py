@@ -1,8 +1,9 @@
 """An update as one compiled function: ``DQN(compile=True)`` and ``SAC(compile=True)``.
 
 Targets, loss, backward pass, clipping and Adam's step are compiled together, in the optimizer's own tensors.
-Where something hangs on the optimizer that needs the gradient (a regularizer that holds earlier tasks), the
-function ends with the gradient and the optimizer makes its step itself, hooks included.
+Where something hangs on the optimizer that needs the gradient (a regularizer that holds earlier tasks), and
+for networks of many weights, the function ends with the gradient and the optimizer makes its step itself,
+hooks included.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from owlrl.heads.modes import has_mode, parameters_of
 __all__ = ["ActiveParameters", "CompiledStep", "check_compiles"]
 
 BACKEND: Any = "inductor"  # of torch.compile; None runs the same function without it
+MOST_WEIGHTS = 100_000  # of a network whose step is compiled: on more, torch's fused Adam is faster
 Loss = Callable[..., tuple[Tensor, ...]]
 
 
@@ -65,6 +67,7 @@ class CompiledStep:
         self.seconds = 0.0
         self._functions: dict[object, Callable[..., tuple[Tensor, ...]]] = {}
         self._active: list[ActiveParameters] = []
+        self._few = True  # weights: then Adam's step is compiled, too
         self._kept: dict[int, tuple[Tensor, Tensor]] = {}  # by id: a parameter, and where its gradient goes
         self._rate = torch.zeros(())
 
@@ -90,8 +93,9 @@ class CompiledStep:
             a.network is not n for a, n in zip(self._active, networks, strict=True)
         ):
             self._active = [ActiveParameters(network) for network in networks]
+            self._few = sum(parameter.numel() for parameter in self._active[0]()) <= MOST_WEIGHTS
         tensors = [parameters(head) for parameters in self._active]
-        if (adam := _plain_adam(optimizer)) is not None:
+        if self._few and (adam := _plain_adam(optimizer)) is not None:
             for hook in optimizer._optimizer_step_pre_hooks.values():
                 hook(optimizer, (optimizer,), {})  # those that need no gradient
             if float(self._rate) != adam["lr"]:

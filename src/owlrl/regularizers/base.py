@@ -105,8 +105,8 @@ class Regularizer:
 
     @property
     def needs_no_gradient(self) -> bool:
-        """Whether nothing is kept yet: a step may then be made without showing its gradient here."""
-        return not self.tasks
+        """Whether a step may be made without showing its gradient here, e.g. while nothing is kept."""
+        return False
 
     @property
     def tasks(self) -> list[str]:
@@ -310,6 +310,8 @@ class Regularizer:
                 "this hook; detach() and add penalty() to the loss inside the closure"
             )
         self._refuse_unbound()
+        if self.needs_no_gradient:
+            return
         mine = Owned(optimizer)
         scale: Tensor | None = getattr(
             optimizer, "grad_scale", None

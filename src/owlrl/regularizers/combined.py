@@ -52,6 +52,11 @@ class CombinedRegularizer(Regularizer):
         self._parts = parts
 
     @property
+    def needs_no_gradient(self) -> bool:
+        """While no part needs one."""
+        return all(part.needs_no_gradient for part in self._parts)
+
+    @property
     def tasks(self) -> list[str]:
         """The tasks of which a part keeps something."""
         return list(dict.fromkeys(task for part in self._parts for task in part.tasks))

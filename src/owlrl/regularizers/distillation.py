@@ -199,6 +199,11 @@ class DistillationRegularizer(Regularizer):
                 self._set_kept({task: self.kept[task]})
         self._drifting.clear()
 
+    @property
+    def needs_no_gradient(self) -> bool:
+        """While nothing is kept."""
+        return not self.kept
+
     def term(self, name: str) -> Tensor | None:
         """The mean squared difference on a fresh batch; without a strength, in units of the heads' spread."""
         found = self._compare(name)

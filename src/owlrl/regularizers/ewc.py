@@ -167,6 +167,11 @@ class EWCRegularizer(Regularizer):
             )
         self._keep(task, context, new)
 
+    @property
+    def needs_no_gradient(self) -> bool:
+        """While nothing is kept."""
+        return not self.kept
+
     def term(self, name: str) -> Tensor | None:
         """``½ Σ_i F_i (θ_i − θ*_i)²`` over tasks, shared parameters and the active head's."""
         if name not in self._merged:
