@@ -235,7 +235,7 @@ class Streaming:
 
         The wrapper finds changes by itself (`owlrl.changes`): it goes back to a task that it knows, or
         opens a new one, ``task 0``, ``task 1``, …. Rows since the change go to the right task. At the end of
-        the block the task of the moment is ended as by `task`; a later block goes on with it.
+        the block the task of the moment is ended as by ``owl.task``; a later block goes on with it.
 
         Args:
             detector: what tells tasks apart; by default a `Contradiction`. Only for the first block.
