@@ -46,8 +46,8 @@ autodoc_default_options = {
     "show-inheritance": True,
     # What a class has from a base that is not on the page; not what it has from these.
     "inherited-members": (
-        "BaseException, CrossingEnv, Env, Linear, Mapping, MiniGridEnv, Module, PendulumEnv, Protocol, "
-        "VectorEnv, Wrapper, dict, object"
+        "BaseException, CrossingEnv, Env, Linear, Mapping, MiniGridEnv, Module, ModuleList, PendulumEnv, "
+        "Protocol, VectorEnv, Wrapper, dict, object"
     ),
 }
 autodoc_typehints = "signature"
@@ -61,7 +61,7 @@ python_use_unqualified_type_names = True
 
 # Other projects' inventories are on the net, and the build needs no net: names of theirs do not link.
 nitpick_ignore_regex = [
-    ("py:class", "Env|Figure|Tensor"),
+    ("py:class", "Env|Figure|Module|Tensor"),
     # What a package does not export may stand in a signature; it has no place to link to.
     ("py:class", r"owlrl(\.\w+){3,4}|owlrl\.autosave\.Counter"),
     (

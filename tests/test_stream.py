@@ -174,6 +174,23 @@ def test_blocks_go_on_and_states_are_saved(tmp_path):
     ]
 
 
+def test_tasks_can_be_renamed():
+    agent = small_dqn(lines())
+    owl = OwlWrapper(agent, evidence=None)
+    with owl.stream():
+        agent.learn(900)
+    owl.rename("task 0", "to the right")
+    assert list(owl.tasks) == list(owl.memory) == ["to the right", "task 1"]
+    with owl.stream() as stream:
+        agent.learn(600)
+    assert [(e.left, e.to) for e in stream.events] == [("to the right", "task 1"), ("task 1", "to the right")]
+    assert [right_share(owl, task) for task in owl.tasks] == [1.0, 0.0]
+    with pytest.raises(OwlError, match="old is 'to the right'; expected 'task 1'"):
+        owl.rename("to the right", "right")
+    with pytest.raises(OwlError, match="there is such a task"):
+        owl.rename("task 1", "to the right")
+
+
 def test_one_task_stays_bit_for_bit_the_bare_learner():
     one, other = (small_dqn(lines([("right", 5_000)])) for _ in range(2))
     owl = OwlWrapper(one)

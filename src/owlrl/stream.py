@@ -93,6 +93,7 @@ class Stream:
     def begin(self) -> str:
         """Get ready; the task to begin with: that of the last block, or the first of all."""
         owl, detector = self._owl, self.finder.detector
+        self._calls, self._wait = 0, 1
         for task, memory in owl.memory.items():
             if task not in detector.tasks and len(memory):
                 detector.learn(task, remembered(memory))
@@ -234,7 +235,7 @@ class Streaming:
 
         The wrapper finds changes by itself (`owlrl.changes`): it goes back to a task that it knows, or
         opens a new one, ``task 0``, ``task 1``, …. Rows since the change go to the right task. At the end of
-        the block the task of the moment is ended as by `task`; a later block goes on with it.
+        the block the task of the moment is ended as by ``owl.task``; a later block goes on with it.
 
         Args:
             detector: what tells tasks apart; by default a `Contradiction`. Only for the first block.
@@ -283,6 +284,28 @@ class Streaming:
                 owl.tasks[stream.task].steps += owl._guard.end()
                 owl.memory[stream.task].quarantine = 0
             owl._current = None
+
+    def rename(self, old: str, new: str) -> None:
+        """Call a task that a stream made, ``task 0`` say, by a better name."""
+        owl: Any = self
+        owl._refuse_inside(f"rename({old!r}, {new!r})")
+        arguments = Arguments("OwlWrapper.rename")
+        arguments.choice("old", old, [task for task in owl.tasks if task.startswith("task ")])
+        arguments.text("new", new)
+        if new in owl.tasks:
+            arguments.problem(f"new is {new!r}, and there is such a task; expected another name")
+        arguments.check()
+        # names of streams' tasks have a space, as no other key of a state has
+        owl.load_state_dict(_renamed(owl.state_dict(), old, new))
+
+
+def _renamed(tree: Any, old: str, new: str) -> Any:
+    """A tree of state in which every ``old`` is ``new``."""
+    if isinstance(tree, Mapping):
+        return {_renamed(key, old, new): _renamed(value, old, new) for key, value in tree.items()}
+    if isinstance(tree, list):
+        return [_renamed(value, old, new) for value in tree]
+    return new if isinstance(tree, str) and tree == old else tree
 
 
 def _check_stream(owl: Any, detector: object, callback: object, schedule_steps: object) -> None:
