@@ -33,7 +33,7 @@ __all__ = ["DistillationRegularizer", "distillation_loss", "output_spread"]
 
 CHUNK = 1024  # rows answered at once
 MOST_TASKS = 4  # that one batch is drawn from: more would cost, and over updates all have their turn
-PULL = 100.0  # norm of the pull over that of the learner's gradient, per spread of drift
+PULL = 30.0  # norm of the pull over that of the learner's gradient, per spread of drift
 MOST_PULL = 5.0  # and at most: more leaves later tasks too little to learn with
 AVERAGED = 0.02  # of a new gradient norm in the running mean
 NOTED = 8  # every so many comparisons the drift of each task is noted
