@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -142,7 +143,7 @@ class Learned:
         After `load_state_dict`, ``watch.done`` of the steps may have been made before: then the visit goes
         on, and what is done before a task has been done.
         """
-        raise NotImplementedError
+        raise OwlStateError(f"{type(self).__name__} has no train(task, env, steps, watch)")
 
     def state_dict(self) -> dict[str, Any]:
         """All that `load_state_dict` needs in another process, as plain data (`model_state` of a model).
@@ -161,7 +162,7 @@ class Learned:
             envs: the environments of the tasks, each as it was; ``envs.fresh(task)`` makes a new one.
             task: the one that is or was trained last; the model goes on in ``envs[task]``.
         """
-        raise NotImplementedError
+        raise OwlStateError(f"{type(self).__name__} has no load_state_dict(state, envs, task)")
 
     def policy(self, task: str | None, seed: int) -> EpisodePolicy | None:
         """How it acts, ``task`` being None where it is unknown; None if it cannot act in that task yet."""
@@ -175,7 +176,7 @@ class Learned:
         return Score(run_episodes(policy, as_env(env), episodes=episodes, seed=seed).returns)
 
 
-class Method:
+class Method(ABC):
     """One way to learn task after task. Subclass it, or make an object with the same three names.
 
     Attributes:
@@ -202,9 +203,9 @@ class Method:
         """The environment as this method sees it, in training and in evaluation."""
         return env
 
+    @abstractmethod
     def start(self, make_model: MakeModel, env: Any, seed: int) -> Learned:
         """Before the first task, whose training environment is ``env``."""
-        raise NotImplementedError
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
@@ -25,7 +26,7 @@ Pull = tuple[list[nn.Parameter], list[Tensor]]  # parameters, and what is added 
 MEASURED = 16  # every so many pulls their size is compared with the learner's gradient, for `watch`
 
 
-class Regularizer:
+class Regularizer(ABC):
     """Base of all regularizers: write `remember` and `term`, and it works in `OwlWrapper`.
 
     The base knows the networks (`bind`), adds the gradient of each network's ``strength * term(name)``
@@ -86,13 +87,13 @@ class Regularizer:
 
     # --- to be written by a subclass ---
 
+    @abstractmethod
     def remember(self, task: str, context: Mapping[str, Consolidation]) -> None:
         """Keep what ``task``, which has just been learned, needs; a task seen before replaces its own."""
-        raise NotImplementedError(f"{type(self).__name__}.remember")
 
+    @abstractmethod
     def term(self, name: str) -> Tensor | None:
         """The penalty on network ``name``, a scalar with gradient; None if nothing holds it."""
-        raise NotImplementedError(f"{type(self).__name__}.term")
 
     def adjust(self, name: str, gradients: dict[str, Tensor]) -> dict[str, Tensor]:
         """Change the gradients of network ``name``, by parameter name, after all terms were added.
@@ -204,7 +205,7 @@ class Regularizer:
     def _adjusts(self) -> bool:
         return type(self).adjust is not Regularizer.adjust
 
-    def _finish(self, optimizer: Optimizer, scale: Tensor | None) -> None:
+    def _finish(self, optimizer: Optimizer, scale: Tensor | None) -> None:  # noqa: B027, few need it
         """Called when all gradients of an optimizer are as they will be."""
 
     def _changed(self) -> None:
