@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -176,7 +175,7 @@ class Learned:
         return Score(run_episodes(policy, as_env(env), episodes=episodes, seed=seed).returns)
 
 
-class Method(ABC):
+class Method:
     """One way to learn task after task. Subclass it, or make an object with the same three names.
 
     Attributes:
@@ -203,9 +202,9 @@ class Method(ABC):
         """The environment as this method sees it, in training and in evaluation."""
         return env
 
-    @abstractmethod
     def start(self, make_model: MakeModel, env: Any, seed: int) -> Learned:
         """Before the first task, whose training environment is ``env``."""
+        raise OwlStateError(f"{type(self).__name__} has no start(make_model, env, seed)")
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"
