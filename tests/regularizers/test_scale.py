@@ -58,4 +58,4 @@ def test_plain_learners_are_held_at_every_scale(scale, loss):
         np.mean([dqn_drift(strength, scale, loss, s, fair=False, steps=80) for s in SEEDS])
         for strength in (0.0, None)
     )
-    assert held < 0.2 * free and held < 0.2
+    assert held < 0.3 * free and held < 0.2
