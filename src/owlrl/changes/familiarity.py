@@ -36,9 +36,9 @@ class Familiarity:
     ...     familiarity.reset(1)
     ...     for step in range(8):
     ...         familiarity.observe(rows(pays)[step : step + 1])
-    ...     print(familiarity.unfamiliar.round(2))
-    [0.]
-    [0.99]
+    ...     print(familiarity.unfamiliar > 0.9)
+    [False]
+    [ True]
     """
 
     def __init__(self, detector: Detector, tasks: Sequence[str]) -> None:
