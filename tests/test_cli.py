@@ -26,6 +26,7 @@ from owlrl.experiments import (
     METHODS,
     STUDIES,
     StudyPlan,
+    cheetah,
     commands,
     fanout,
     keeping,
@@ -33,6 +34,7 @@ from owlrl.experiments import (
     study_runs,
     training,
 )
+from owlrl.experiments.comparison import plan_of_file
 from tests.experiments.helpers import tiny
 
 SMALL = ["--frames", "128", "--episodes", "2", "--policies", "oracle", "random"]
@@ -293,7 +295,7 @@ def test_help_has_examples(capsys, command):
 
 
 def test_help_names_every_study_and_method(capsys):
-    for command, names in {"reproduce": STUDIES, "train": METHODS}.items():
+    for command, names in {"reproduce": [*STUDIES, *commands.STUDY_FILES], "train": METHODS}.items():
         with pytest.raises(SystemExit):
             main([command, "--help"])
         words = set(re.split(r"[^\w+.-]+", capsys.readouterr().out))
@@ -341,7 +343,24 @@ def test_a_study_in_a_file(tmp_path, monkeypatch, capsys):
     ((name, options),) = asked
     assert name == "cheetah.py" and options["output"] == tmp_path / "cheetah"
     assert (options["seeds"], options["steps"], options["methods"]) == (2, 9, None)
-    assert "cheetah cannot be listed" in refused(capsys, "reproduce", "cheetah", "--list")
+    listed = ["reproduce", "cheetah", "--list", "--seeds", "1", "--methods", "owl", "--output", str(tmp_path)]
+    first = plan_of_file(cheetah.__file__, seeds=1, methods=["owl"]).trials()[0].id
+    (tmp_path / "cheetah").mkdir()
+    (tmp_path / "cheetah" / f"{first}.jsonl").touch()
+    assert main(listed) == 0
+    assert capsys.readouterr().out.split()[:3] == ["done", first, "missing"]
+
+
+def test_a_study_that_does_its_own_runs(tmp_path, monkeypatch):
+    def own(output, **options):
+        asked.append((output, options))
+        return 0
+
+    asked = []
+    monkeypatch.setitem(commands.STUDY_FILES, "cheetah", "another")
+    monkeypatch.setattr(cheetah, "reproduce", own, raising=False)
+    assert main(["reproduce", "cheetah", "--jobs", "2", "--output", str(tmp_path)]) == 0
+    assert asked == [(tmp_path / "cheetah", {"seeds": 5, "jobs": 2, "methods": (), "frames": None})]
 
 
 def test_version_and_overview(capsys):
@@ -356,7 +375,8 @@ def test_version_and_overview(capsys):
 
 def test_reproduce_lists_studies_and_takes_some_methods_and_frames(capsys):
     assert main(["reproduce", "--list"]) == 0
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [*STUDIES, "cheetah"]
+    listed = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert listed == [*STUDIES, *commands.STUDY_FILES]
     some = ["--seeds", "2", "--methods", "owl", "--frames", "77", "--output", "nowhere", "--list"]
     assert main(["reproduce", "sc3+dk2", *some]) == 0
     names = [line.split()[1] for line in capsys.readouterr().out.splitlines()]

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,7 +15,7 @@ from owlrl._arguments import Arguments
 from owlrl.envs import Table
 from owlrl.envs.task_sets import CROSSING, PENDULUM
 from owlrl.errors import OwlStateError, OwlValueError
-from owlrl.experiments.comparison import compare_file
+from owlrl.experiments.comparison import compare_file, plan_of_file
 from owlrl.experiments.config import Run
 from owlrl.experiments.control import ControlSession, load_session
 from owlrl.experiments.demo import run_demo, run_pendulum_demo
@@ -39,7 +40,9 @@ from owlrl.experiments.training import repeatable, run_experiment
 
 __all__ = ["Compare", "Demo", "Evaluate", "Report", "Reproduce", "Train"]
 
-CHEETAH = "cheetah"  # a study in a file, for `compare`
+STUDY_FILES = {  # studies that are modules of owlrl.experiments, made like a file for `compare`
+    "cheetah": "HalfCheetah forward and backward, SAC of Stable-Baselines3 (extras mujoco, sb3)",
+}
 CONTROL_DEFAULTS: dict[str, Any] = {"frames": 20_000, "num_envs": 4, "eval_every": 5_000}
 
 
@@ -307,10 +310,10 @@ class Reproduce:
     """
 
     name: str | None = None
-    """which study; it may be said without the option's name: crossroads, sc3, sc5, unseen, sc12, sc3+dk2,
-    headline, ablations, revisits, strengths, pendulum, alone or cheetah"""
-    seeds: int = 3
-    """how many"""
+    """which study; it may be said without the option's name, and --list says what each is: crossroads, sc3,
+    sc5, unseen, sc12, sc3+dk2, headline, ablations, revisits, strengths, pendulum, alone or cheetah"""
+    seeds: int | None = None
+    """how many; the study's own number if left out, 3 for those on levels"""
     jobs: int = 1
     """how many runs at once"""
     output: Path = Path("runs")
@@ -330,23 +333,22 @@ class Reproduce:
 
     def __call__(self) -> int:
         """Run what is missing, print the tables; 1 if a run failed."""
+        studies = {name: study.about for name, study in STUDIES.items()} | STUDY_FILES
         if self.list and self.name is None:
-            for name, study in STUDIES.items():
-                print(f"{name:12}{study.about}")
-            print(
-                f"{CHEETAH:12}HalfCheetah forward and backward, SAC of Stable-Baselines3 (extras mujoco, sb3)"
-            )
+            for name, about in studies.items():
+                print(f"{name:12}{about}")
             return 0
-        if self.name == CHEETAH:
-            return self._compare(Path(__file__).with_name("cheetah.py"))
         if self.name is None:
             raise OwlValueError(
-                f"reproduce: which study? One of {', '.join((*STUDIES, CHEETAH))}, e.g. owlrl reproduce sc3"
+                f"reproduce: which study? One of {', '.join(studies)}, e.g. owlrl reproduce sc3"
             )
-        chosen: dict[str, Any] = {"seeds": self.seeds, "methods": self.methods, "frames": self.frames}
+        if self.name in STUDY_FILES:
+            return self._of_module(import_module(f"owlrl.experiments.{self.name}"))
+        seeds = 3 if self.seeds is None else self.seeds
+        chosen: dict[str, Any] = {"seeds": seeds, "methods": self.methods, "frames": self.frames}
         if self.list:
             for run in study_runs(self.name, **chosen):
-                print("missing" if unfinished([run], self.output) else "done   ", run.id)
+                _list_run(run.id, done=not unfinished([run], self.output))
             return 0
         tables, attempts = reproduce(
             self.name,
@@ -363,16 +365,24 @@ class Reproduce:
             print(f"owlrl: {attempt.run.id} failed: {attempt.error}", file=sys.stderr)
         return 1 if failed else 0
 
-    def _compare(self, study: Path) -> int:
-        """A study that is a file for ``owlrl compare``."""
-        if self.list:
-            raise OwlValueError(
-                f"reproduce: {self.name} cannot be listed; its runs are files in {self.output}"
-            )
+    def _of_module(self, module: Any) -> int:
+        """A study for ``owlrl compare``, or one that does its own runs in ``reproduce(output, ...)``."""
+        output, study = self.output / str(self.name), Path(module.__file__)
+        if hasattr(module, "reproduce"):
+            own: dict[str, Any] = {"jobs": self.jobs, "methods": self.methods, "frames": self.frames}
+            seeds = 5 if self.seeds is None else self.seeds
+            return int(module.reproduce(output, seeds=seeds, **own))
         same: dict[str, Any] = {"methods": self.methods, "seeds": self.seeds, "steps": self.frames}
+        if self.list:
+            for trial in plan_of_file(study, **{**same, "methods": self.methods or None}).trials():
+                _list_run(trial.id, done=(output / f"{trial.id}.jsonl").is_file())
+            return 0
         where: dict[str, Any] = {"jobs": self.jobs, "backend": self.backend, "scheduler": self.scheduler}
-        output = self.output / study.stem
         return Compare(study, **same, **where, output=output, save_every=self.save_every)()
+
+
+def _list_run(name: str, *, done: bool) -> None:
+    print("done   " if done else "missing", name)
 
 
 @dataclass(frozen=True)

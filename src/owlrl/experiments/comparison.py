@@ -152,6 +152,18 @@ def compare_file(path: str | os.PathLike[str], *, progress: bool = True, **inste
     return _run(plan, recall, progress=progress, **told)
 
 
+def plan_of_file(path: str | os.PathLike[str], **instead: Any) -> Plan:
+    """The plan of a study's file, nothing of it run.
+
+    >>> from owlrl.experiments import cheetah
+    >>> from owlrl.experiments.comparison import plan_of_file
+    >>> [trial.method for trial in plan_of_file(cheetah.__file__, seeds=1, methods=["owl"]).trials()]
+    ['owl', 'random actions']
+    """
+    chosen = {name: value for name, value in instead.items() if value is not None}
+    return _plan_of_file(os.fspath(path), _read(path), chosen)[0]
+
+
 def _run(
     plan: Plan,
     recall: Callable[[], Plan],
