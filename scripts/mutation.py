@@ -1,4 +1,4 @@
-"""Mutation testing: are the tests able to fail? The sample needs ``cosmic-ray``, the extra ``mutation``.
+"""Mutation testing: are the tests able to fail? Drawing the sample needs ``cosmic-ray`` 8.
 
     python -m scripts.mutation sample     # draws mutants from the code as it is: tests/mutants/sample.json
     python -m scripts.mutation run        # runs tests against each, or goes on: tests/mutants/results.json
@@ -59,6 +59,7 @@ PARTS = (  # of the tests: those of the strata and those that use them most, in 
     ("tests/regularizers", "src/owlrl/regularizers"),
     ("tests/evidence", "src/owlrl/evidence", "tests/describe", "tests/acting"),
     ("tests/test_wrapper.py", "src/owlrl/wrapper*.py", "tests/adapters/*.py", "tests/test_autosave.py"),
+    ("tests/adapters/sb3", "tests/test_step_guard.py", "tests/test_stream.py"),
 )
 FIRST = 12  # tests that are tried before all the others are collected
 BUDGET = 15.0  # seconds of tests per mutant
@@ -310,15 +311,11 @@ def _outcome(child: int, limit: float) -> str:
 
 @contextlib.contextmanager
 def copied_checkout(directory: Path | None) -> Iterator[Path]:
-    """A copy of what is under version control, kept if a directory is given."""
+    """A copy of the checkout, kept if a directory is given."""
     made = Path(tempfile.mkdtemp()) if directory is None else directory
     if not (made / "src").exists():
-        made.mkdir(parents=True, exist_ok=True)
-        names = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
-        for name in filter(None, names.decode().split("\0")):
-            if (ROOT / name).exists():
-                (made / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(ROOT / name, made / name)
+        left_out = shutil.ignore_patterns(".git", ".venv*", "__pycache__", ".*_cache", "_build", made.name)
+        shutil.copytree(ROOT, made, ignore=left_out, dirs_exist_ok=True)
     try:
         yield made
     finally:
