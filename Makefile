@@ -85,7 +85,7 @@ oldest: ## run the tests with the lowest versions that pyproject.toml allows, in
 		-W ignore::DeprecationWarning -W ignore::FutureWarning
 
 faults: $(STAMP) ## kill, damage and interrupt saves and loads; with FULL=1 as often as docs/reliability.md says
-	$(BIN)/python -m scripts.faults $(if $(FULL),--full,--quick)
+	$(BIN)/python -m scripts.faults $(if $(FULL),--full --page docs/reliability.md,--quick)
 
 clean: ## remove what the targets made, the environment included
 	rm -rf $(VENV) $(OLDEST) dist docs/_build .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -18,6 +18,24 @@ def test_a_short_campaign_finds_nothing():
     assert run.stdout.count("\n| ") == 1 + sum(bool(item.short) for item in CHECKS)
 
 
+def test_the_table_goes_into_its_page_and_a_rerun_goes_on(tmp_path, monkeypatch):
+    page, record, calls = tmp_path / "page.md", tmp_path / "record", []
+    page.write_text(f"before\n{faults.MARKS[0]}old\n{faults.MARKS[1]}after\n")
+
+    def run(count, *_):
+        calls.append(count)
+        return Outcome(count, [], "a note")
+
+    monkeypatch.setattr(faults, "CHECKS", [Check("odd things", 1, 1, 2, run)])
+    for _ in range(2):
+        assert faults.main(["--full", "--page", str(page), "--record", str(record)]) == 0
+    begin, table, end = page.read_text().partition("| odd things | 2 | 0 | 0 | a note |\n")
+    assert (
+        table and begin.startswith("before\n") and end == f"{faults.MARKS[1]}after\n" and "old" not in begin
+    )
+    assert calls == [2]
+
+
 def test_faults_are_found_and_counted(capsys, monkeypatch):
     found = Outcome(3, ["one", "two"], "a note")
     monkeypatch.setattr(faults, "CHECKS", [Check("odd things", 1, 1, 2, lambda *_: found)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import random
 import signal
@@ -13,13 +14,20 @@ from collections.abc import Callable
 from pathlib import Path
 
 from owlrl.cli import main as owlrl_command
-from owlrl.experiments.results import read_result, without_times
+from owlrl.experiments.results import without_times
 from scripts.faults.checks import CannotRunError, Outcome, check
+from tests.experiments.signs import write_study
 from tests.going_on import RUNS
 from tests.test_going_on import check as check_going_on
 
 ROOT = Path(__file__).parent.parent.parent
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
+STUDY = """
+from tests.experiments.signs import plain, shifted
+from tests.experiments.test_visits import own_dqn as make_model
+
+tasks, steps, eval_episodes = {"plain": plain, "shifted": shifted}, 1_000, 2
+"""
 PATIENCE = 120.0  # seconds that a process has to end by itself, or after a signal
 
 
@@ -86,14 +94,20 @@ def _stop(child: int, number: int) -> bool:
 
 
 def _differences(one: Path, other: Path) -> list[str]:
-    """What differs between two directories of results: rows without times, bytes of checkpoints, names."""
-    names = [sorted(path.name for path in directory.iterdir()) for directory in (one, other)]
+    """What differs between two directories of results: rows without times, bytes of checkpoints, names.
+
+    Pages are left out, since they show times.
+    """
+    names = [
+        sorted(path.name for path in place.iterdir() if path.suffix != ".html") for place in (one, other)
+    ]
     if names[0] != names[1]:
         return [f"files {names[1]}, not {names[0]}"]
     found = []
     for name in names[0]:
         if name.endswith(".jsonl"):
-            rows = [[without_times(r) for r in read_result(d / name).rows] for d in (one, other)]
+            texts = [(directory / name).read_text().splitlines() for directory in (one, other)]
+            rows = [[without_times(json.loads(line)) for line in text[1:]] for text in texts]
             same = rows[0] == rows[1]
         else:
             same = (one / name).read_bytes() == (other / name).read_bytes()
@@ -152,6 +166,18 @@ def reproduce(count: int, rng: random.Random, directory: Path) -> Outcome:
     return _killed(count, rng, directory, arguments)
 
 
+@check("owlrl compare, killed inside and between tasks", short=0, quick=5, full=25)
+def compare(count: int, rng: random.Random, directory: Path) -> Outcome:
+    """The same for a comparison of one's own tasks and model."""
+    study = write_study(directory, STUDY)
+
+    def arguments(target: Path) -> list[str]:
+        small = [str(study), "--methods", "bare", "owl", "--seeds", "1"]
+        return ["compare", *small, "--save-every", "0.05", "--output", str(target)]
+
+    return _killed(count, rng, directory, arguments)
+
+
 @check("a Dask worker, killed in the middle of its run", short=0, quick=1, full=3)
 def worker(count: int, rng: random.Random, directory: Path) -> Outcome:
     """Five runs on two workers, one of which is killed: all five results must be there."""
@@ -161,7 +187,7 @@ def worker(count: int, rng: random.Random, directory: Path) -> Outcome:
     command = [sys.executable, "-m", "pytest", "-q", "-m", "slow", "-p", "no:cacheprovider"]
     for _ in range(count):
         done = subprocess.run(
-            [*command, "tests/experiments/test_cluster.py"],
+            [*command, "tests/experiments/test_cluster.py", "-k", "killed_worker"],
             cwd=ROOT,
             capture_output=True,
             text=True,
