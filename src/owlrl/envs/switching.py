@@ -27,9 +27,8 @@ class _Plan:
     """Which task comes next and when, in steps of the environment; drawn, or from a list."""
 
     def __init__(
-        self, where: str, tasks: list[str], schedule: Schedule | None, stay: Any, seed: int | None
+        self, arguments: Arguments, tasks: list[str], schedule: Schedule | None, stay: Any, seed: int | None
     ) -> None:
-        arguments = Arguments(where)
         seed = arguments.integer("seed", seed, least=0, none=True)
         if schedule is None:
             try:
@@ -81,7 +80,50 @@ class _Plan:
         return self.task
 
 
-class Switching(gymnasium.Env[Any, Any]):
+class _Switches:
+    """What `Switching` and `SwitchingVectorEnv` share: environments by name, and which of them is on."""
+
+    def _set_up(
+        self,
+        envs: Mapping[str, Any],
+        kind: type,
+        schedule: Schedule | None,
+        stay: tuple[int, int],
+        mid_episode: bool,
+        seed: int | None,
+    ) -> Any:
+        """Check everything; the environment of the first task."""
+        arguments = Arguments(type(self).__name__)
+        self.envs: dict[str, Any] = _made(arguments, envs, kind)
+        self._plan = _Plan(arguments, list(self.envs), schedule, stay, seed)
+        self.mid_episode: bool = arguments.boolean("mid_episode", mid_episode)
+        arguments.check()
+        self._seeds: dict[str, int] = {}  # of environments that have not been reset since reset(seed=…)
+        first = self.envs[self.task]
+        self.observation_space, self.action_space = first.observation_space, first.action_space
+        self.metadata: dict[str, Any] = first.metadata
+        return first
+
+    @property
+    def task(self) -> str:
+        """The present task."""
+        return self._plan.task
+
+    @property
+    def changes(self) -> list[tuple[int, str]]:
+        """The number of steps before each task began, and the task."""
+        return list(self._plan.changes)
+
+    def _seed(self, seed: int | None) -> None:
+        if seed is not None:
+            self._seeds = dict.fromkeys(self.envs, seed)
+
+    def _start(self, options: dict[str, Any] | None = None) -> Any:
+        """Reset the environment of the present task."""
+        return self.envs[self.task].reset(seed=self._seeds.pop(self.task, None), options=options)
+
+
+class Switching(_Switches, gymnasium.Env[Any, Any]):
     """Several environments behind one: which of them acts changes at hidden times, also within an episode.
 
     A stream of unlabelled tasks. The agent does not see the task; ``info["task"]`` has the true task of each
@@ -125,35 +167,19 @@ class Switching(gymnasium.Env[Any, Any]):
         mid_episode: bool = True,
         seed: int | None = None,
     ) -> None:
-        self.envs: dict[str, AnyEnv] = _made("Switching", envs, gymnasium.Env)
-        self._plan = _Plan("Switching", list(self.envs), schedule, stay, seed)
-        self.mid_episode = _flag("Switching", mid_episode)
-        first = self.envs[self.task]
-        self.observation_space, self.action_space = first.observation_space, first.action_space
-        self.metadata, self.render_mode = first.metadata, first.render_mode
-        self._seeds: dict[str, int] = {}  # of environments that have not been reset since reset(seed=…)
+        first = self._set_up(envs, gymnasium.Env, schedule, stay, mid_episode, seed)
+        self.render_mode = first.render_mode
         self._elapsed: int | None = None  # steps of the episode; None outside one
-
-    @property
-    def task(self) -> str:
-        """The present task."""
-        return self._plan.task
-
-    @property
-    def changes(self) -> list[tuple[int, str]]:
-        """The number of steps before each task began, and the task."""
-        return list(self._plan.changes)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         """Begin an episode, with the next task if the present one has had its steps."""
         super().reset(seed=seed)
-        if seed is not None:
-            self._seeds = dict.fromkeys(self.envs, seed)
+        self._seed(seed)
         if self._plan.due:
             self._plan.change()
-        observation, info = self._start(self.task, options)
+        observation, info = self._start(options)
         self._elapsed = 0
         return observation, {**info, "task": self.task}
 
@@ -167,9 +193,6 @@ class Switching(gymnasium.Env[Any, Any]):
         self._elapsed = None if ended or self._elapsed is None else self._elapsed + 1
         return observation, float(reward), terminated, truncated, {**info, "task": self.task}
 
-    def _start(self, task: str, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        return self.envs[task].reset(seed=self._seeds.pop(task, None), options=options)
-
     def _carry_over(self, elapsed: int) -> None:
         """Change the task within the episode; nothing happens where the state cannot be carried over."""
         old = self.envs[self.task].unwrapped
@@ -177,9 +200,9 @@ class Switching(gymnasium.Env[Any, Any]):
         alike = all(type(env.unwrapped) is type(old) for env in self.envs.values())
         if state is None or not alike or not _settable(old, "state"):
             return
-        new = self.envs[self._plan.change()]
-        self._start(self.task)
-        new.unwrapped.state = state  # type: ignore[attr-defined]  # the old one has it
+        new: Any = self.envs[self._plan.change()]
+        self._start()
+        new.unwrapped.state = state
         while isinstance(new, gymnasium.Wrapper):
             if isinstance(new, TimeLimit):
                 new._elapsed_steps = elapsed  # type: ignore[assignment]  # None before a reset
@@ -198,7 +221,7 @@ class Switching(gymnasium.Env[Any, Any]):
         return f"Switching({list(self.envs)}, task={self.task!r})"
 
 
-class SwitchingVectorEnv(VectorEnv[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]):
+class SwitchingVectorEnv(_Switches, VectorEnv[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]):
     """`Switching` for vector environments: all copies change together.
 
     States and step limits are carried over between environments whose ``states`` can be set
@@ -234,7 +257,7 @@ class SwitchingVectorEnv(VectorEnv[npt.NDArray[Any], npt.NDArray[Any], npt.NDArr
         mid_episode: bool = True,
         seed: int | None = None,
     ) -> None:
-        self.envs: dict[str, AnyVectorEnv] = _made("SwitchingVectorEnv", envs, VectorEnv)
+        first = self._set_up(envs, VectorEnv, schedule, stay, mid_episode, seed)
         arguments = Arguments("SwitchingVectorEnv")
         if len({env.num_envs for env in self.envs.values()}) > 1:
             arguments.problem("envs differ in num_envs; expected the same number of copies")
@@ -242,35 +265,19 @@ class SwitchingVectorEnv(VectorEnv[npt.NDArray[Any], npt.NDArray[Any], npt.NDArr
             if (mode := env.metadata.get("autoreset_mode")) is not AutoresetMode.SAME_STEP:
                 arguments.problem(f"{name!r} has autoreset mode {mode}; expected AutoresetMode.SAME_STEP")
         arguments.check()
-        self._plan = _Plan("SwitchingVectorEnv", list(self.envs), schedule, stay, seed)
-        self.mid_episode = _flag("SwitchingVectorEnv", mid_episode)
-        first = self.envs[self.task]
-        self.num_envs, self.metadata = first.num_envs, first.metadata
+        self.num_envs = first.num_envs
         self.single_observation_space = first.single_observation_space
         self.single_action_space = first.single_action_space
-        self.observation_space, self.action_space = first.observation_space, first.action_space
-        self._seeds: dict[str, int] = {}
         kinds = [type(env) for env in self.envs.values()]
         self._carries = all(kind is kinds[0] for kind in kinds) and isinstance(first, ArrayVectorEnv)
         self._carries &= _settable(first, "states")
-
-    @property
-    def task(self) -> str:
-        """The present task."""
-        return self._plan.task
-
-    @property
-    def changes(self) -> list[tuple[int, str]]:
-        """The number of steps before each task began, and the task."""
-        return list(self._plan.changes)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[npt.NDArray[Any], dict[str, Any]]:
         """Start all copies, or those in ``options["reset_mask"]``, in the present task."""
         super().reset(seed=seed)
-        if seed is not None:
-            self._seeds = dict.fromkeys(self.envs, seed)
+        self._seed(seed)
         observations, infos = self._start(options)
         return observations, {**infos, **self._told(self.task)}
 
@@ -293,18 +300,13 @@ class SwitchingVectorEnv(VectorEnv[npt.NDArray[Any], npt.NDArray[Any], npt.NDArr
             infos = {**infos, "final_info": {**infos.get("final_info", {}), **final}}
         return observations, rewards, terminated, truncated, {**infos, **told}
 
-    def _start(self, options: dict[str, Any] | None = None) -> tuple[npt.NDArray[Any], dict[str, Any]]:
-        return self.envs[self.task].reset(seed=self._seeds.pop(self.task, None), options=options)
-
     def _change(self, done: npt.NDArray[np.bool_], observations: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Go on to the next task: copies marked ``done`` start there, the others keep their state."""
         old, new = self.envs[self.task], self.envs[self._plan.change()]
         first, _ = self._start()
         going = ~done
         if going.any():
-            assert isinstance(old, ArrayVectorEnv) and isinstance(new, ArrayVectorEnv)
-            states = np.where(going[:, None], old.states, new.states)  # type: ignore[attr-defined]
-            new.states = states  # type: ignore[attr-defined]
+            new.states = np.where(going[:, None], old.states, new.states)
             new.elapsed = np.where(going, old.elapsed, 0)
         observations = observations.copy()
         observations[done] = first[done]
@@ -334,14 +336,15 @@ class SwitchingVectorEnv(VectorEnv[npt.NDArray[Any], npt.NDArray[Any], npt.NDArr
         return f"SwitchingVectorEnv({list(self.envs)}, num_envs={self.num_envs}, task={self.task!r})"
 
 
-def _made(where: str, envs: Mapping[str, Any], kind: type) -> dict[str, Any]:
+def _made(arguments: Arguments, envs: Mapping[str, Any], kind: type) -> dict[str, Any]:
     """The environments by name, made where they are functions, if their spaces are equal."""
     if not isinstance(envs, Mapping) or len(envs) < 2:
-        raise OwlTypeError(f"{where}: envs is {envs!r}; expected a dict of at least 2 environments by name")
+        raise OwlTypeError(
+            f"{arguments.where}: envs is {envs!r}; expected a dict of at least 2 environments by name"
+        )
     made: dict[str, Any] = {
         name: env if isinstance(env, kind) or not callable(env) else env() for name, env in envs.items()
     }
-    arguments = Arguments(where)
     for name, env in made.items():
         arguments.text("a task's name", name)
         arguments.instance(
@@ -357,13 +360,6 @@ def _made(where: str, envs: Mapping[str, Any], kind: type) -> dict[str, Any]:
                 arguments.problem(f"{name!r} has {space} {got}; expected {expected}, as the first has")
     arguments.check()
     return made
-
-
-def _flag(where: str, mid_episode: object) -> bool:
-    arguments = Arguments(where)
-    checked: bool = arguments.boolean("mid_episode", mid_episode)
-    arguments.check()
-    return checked
 
 
 def _settable(env: object, name: str) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, Literal
 
@@ -16,13 +15,13 @@ from torch.nn.utils import clip_grad_norm_
 
 from owlrl.acting.stepping import Steps
 from owlrl.describe.q_learner import QLearner
-from owlrl.errors import NonFiniteError, OwlTypeError, OwlValueError, raise_problems
+from owlrl.errors import OwlTypeError, OwlValueError, raise_problems
 from owlrl.heads import MultiHeadQ
 from owlrl.heads.modes import eval_mode
 from owlrl.learners.compiled import CompiledStep, check_compiles
 from owlrl.learners.config import FAST, DQNConfig
 from owlrl.learners.encoders import GridMLP, check_cells, default_trunk
-from owlrl.learners.loop import EpsilonSchedule, LearningLoop, TaskLoop, flushed_denormals
+from owlrl.learners.loop import DescribedLoop, EpsilonSchedule, LearningLoop, TaskLoop
 from owlrl.protocols import Stateful
 from owlrl.replay import TaskScopedReplay
 from owlrl.replay._rows import spaces_of
@@ -98,12 +97,13 @@ class DQN(LearningLoop):
         if (trunk is None) != (feature_dim is None):
             raise OwlValueError("DQN: trunk and feature_dim go together; pass both or neither")
         if replay is None:
-            replay = _new_replay(env, config, seed)
+            options: Any = {"n_step": config.n_step, "gamma": config.gamma, "sampler": config.sampler}
+            replay = TaskScopedReplay.for_env(env, config.buffer_size, seed=seed, **options)
         _check_replay(replay, config)
         super().__init__(env, replay=replay, seed=seed, device=device)
         self.config = config
         self.num_actions = int(action_space.n)
-        self.head_of: Callable[[Transitions], int | None] = _active_head
+        self.head_of: Callable[[Transitions], int | None] = lambda batch: None
         """Which head a batch trains, None for the active one; rehearsal of old tasks sets it."""
         self.epsilon = EpsilonSchedule(
             *config.epsilon, frames=config.epsilon_frames, shape=config.epsilon_shape
@@ -141,11 +141,6 @@ class DQN(LearningLoop):
         actions = self._greedy(network, batch[None] if single else batch)
         return int(actions[0]) if single else actions
 
-    def update(self, batch: Transitions) -> float:
-        """One gradient step on ``batch``; returns the loss."""
-        with flushed_denormals():
-            return self._update(batch)
-
     def describe(self, *, init: Literal["fresh", "zero", "copy"] = "zero") -> QLearner:
         """This agent as `OwlWrapper` sees it; ``OwlWrapper(agent)`` asks for it.
 
@@ -158,11 +153,10 @@ class DQN(LearningLoop):
         return _DescribedDQN(self, init=init)
 
     def _update(self, batch: Transitions) -> float:
+        """The loss."""
         batch = batch.to(self.device)
         loss, error = self._step(batch, self.head_of(batch))
-        number = float(loss)
-        if not np.isfinite(number):
-            raise NonFiniteError(f"DQN: task {batch.task!r}, update {self.updates + 1}: the loss is {number}")
+        number = self._finite(batch, "loss", float(loss))
         if batch.weight is not None and batch.index is not None:
             self.replay.update_priorities(batch.index, error.abs().cpu())
         self.updates += 1
@@ -212,9 +206,8 @@ class DQN(LearningLoop):
         return {"q": self.q, "target": self.target, "optimizer": self.optimizer, "epsilon": self.epsilon}
 
     def _greedy(self, network: nn.Module, observation: np.ndarray) -> np.ndarray:
-        own = np.require(observation, requirements=["C", "W"])  # torch warns of what is read-only
         with torch.no_grad():
-            values = network(_cast(torch.from_numpy(own).to(self.device)))
+            values = network(_cast(self._tensor(observation)))
         actions: np.ndarray = values.argmax(-1).cpu().numpy()
         return actions
 
@@ -229,10 +222,9 @@ class DQN(LearningLoop):
         return f"DQN({type(self.q.trunk).__name__}, updates={self.updates}, device={self.device})"
 
 
-class _DescribedDQN(QLearner):
-    """A `DQN` steps its environment by itself, so that it can be given another."""
-
+class _DescribedDQN(DescribedLoop, QLearner):
     def __init__(self, agent: DQN, *, init: Literal["fresh", "zero", "copy"]) -> None:
+        self.agent = agent
         super().__init__(
             agent.q,
             agent.target,
@@ -243,40 +235,10 @@ class _DescribedDQN(QLearner):
             per_task={"epsilon": agent.epsilon, "loop": TaskLoop(agent)},
             preprocess=self._prepare,
             init=init,
-            on_task_end=agent.hand_over,
         )
-        self.agent = agent
-
-    @property
-    def seed(self) -> int | None:
-        """The agent's seed."""
-        return self.agent.seed
-
-    def at_border(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call ``callback()`` after each frame and its updates; returns what ends that."""
-        return self.agent.at_frame_end(callback)
-
-    def staying(self) -> AbstractContextManager[None]:
-        """The episode under way goes on after the block, whatever happens to tasks in it."""
-        return self.agent.staying()
-
-    def set_env(self, env: object) -> None:
-        """Train in ``env`` from now on."""
-        self.agent.set_env(env)
 
     def _prepare(self, observation: Tensor) -> Tensor:
         return _cast(observation.to(self.agent.device))
-
-
-def _new_replay(env: Any, config: DQNConfig, seed: int | None) -> TaskScopedReplay:
-    return TaskScopedReplay.for_env(
-        env,
-        config.buffer_size,
-        n_step=config.n_step,
-        gamma=config.gamma,
-        sampler=config.sampler,
-        seed=seed,
-    )
 
 
 def _td_loss(
@@ -300,10 +262,6 @@ def _td_loss(
     predicted = taken(q(observation), action)
     losses = F.smooth_l1_loss(predicted, goal, reduction="none")
     return (losses if weight is None else weight * losses).mean(), predicted - goal
-
-
-def _active_head(batch: Transitions) -> None:
-    """No head in particular."""
 
 
 def _cast(observation: Tensor) -> Tensor:

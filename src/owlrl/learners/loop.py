@@ -7,7 +7,7 @@ import math
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Literal
 
 import numpy as np
@@ -18,7 +18,8 @@ from typing_extensions import Self
 
 from owlrl._arguments import Arguments, own_generator
 from owlrl.acting.stepping import Stepper, Steps
-from owlrl.errors import install_hint, raise_problems
+from owlrl.describe.base import DescribedLearner
+from owlrl.errors import NonFiniteError, install_hint, raise_problems
 from owlrl.learners.compiled import CompiledStep
 from owlrl.learners.config import DQNConfig, SACConfig
 from owlrl.protocols import Stateful
@@ -101,7 +102,8 @@ class LearningLoop(ABC):
         self.env = env
         self.replay = replay
         self.seed = seed
-        self.device = _auto_device(device)
+        automatic = "cuda" if torch.cuda.is_available() else "cpu"
+        self.device = torch.device(automatic if device == "auto" else device)
         self.updates = 0
         self._rng = own_generator(seed, *(() if seed is not None else (KEY,)))
         self._stepper: Stepper | None = None  # None: the next frame starts an episode
@@ -147,7 +149,8 @@ class LearningLoop(ABC):
                 self._make_frame()
                 left, seen = left - copies, seen + copies
                 self._ahead = max(0, -left)
-                bar.update(copies)
+                if bar is not None:
+                    bar.update(copies)
                 for look in list(self._at_frame_end):
                     look()
                 if callback is not None:
@@ -230,9 +233,28 @@ class LearningLoop(ABC):
         """What compiling took so far; 0 without ``compile=True``."""
         return sum(step.seconds for step in self._compiled.values())
 
-    @abstractmethod
     def update(self, batch: Transitions) -> Any:
+        """One gradient step on ``batch``; returns the loss of a `DQN`, both losses and α of a `SAC`."""
+        with flushed_denormals():
+            return self._update(batch)
+
+    @abstractmethod
+    def _update(self, batch: Transitions) -> Any:
         """One gradient step on ``batch``."""
+
+    def _finite(self, batch: Transitions, quantity: str, number: float) -> float:
+        """``number``, or an error that says where it stopped being finite."""
+        if not math.isfinite(number):
+            raise NonFiniteError(
+                f"{type(self).__name__}: task {batch.task!r}, update {self.updates + 1}: "
+                f"the {quantity} is {number}"
+            )
+        return number
+
+    def _tensor(self, observation: np.ndarray) -> Tensor:
+        """Observations on the device."""
+        own = np.require(observation, requirements=["C", "W"])  # torch warns of what is read-only
+        return torch.from_numpy(own).to(self.device)
 
     @abstractmethod
     def _act(self, observation: np.ndarray, *, random: bool) -> np.ndarray:
@@ -332,6 +354,40 @@ class TaskLoop:
         self._loop.load_loop_state(state_dict, task=True)
 
 
+class DescribedLoop(DescribedLearner):
+    """A described learner whose ``agent`` steps its environment by itself, so that it can be given another.
+
+    >>> import gymnasium
+    >>> from owlrl.learners import DQN
+    >>> from owlrl.learners.loop import DescribedLoop
+    >>> isinstance(DQN(gymnasium.make("CartPole-v1")).describe(), DescribedLoop)
+    True
+    """
+
+    agent: LearningLoop
+
+    @property
+    def seed(self) -> int | None:
+        """The agent's seed."""
+        return self.agent.seed
+
+    def finish_task(self) -> None:
+        """Hand over the averaged weights."""
+        self.agent.hand_over()
+
+    def at_border(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call ``callback()`` after each frame and its updates; returns what ends that."""
+        return self.agent.at_frame_end(callback)
+
+    def staying(self) -> AbstractContextManager[None]:
+        """The episode under way goes on after the block, whatever happens to tasks in it."""
+        return self.agent.staying()
+
+    def set_env(self, env: object) -> None:
+        """Train in ``env`` from now on."""
+        self.agent.set_env(env)
+
+
 @contextmanager
 def flushed_denormals() -> Iterator[None]:
     """Numbers too small for their exponent are zero inside the block, on this thread; then as before.
@@ -401,29 +457,10 @@ def _lay_out(optimizer: Optimizer) -> None:
                 kept[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
 
 
-def _auto_device(device: torch.device | str) -> torch.device:
-    """``device``, where "auto" is a GPU if there is one."""
-    found = "cuda" if torch.cuda.is_available() else "cpu"
-    return torch.device(found if device == "auto" else device)
-
-
-class _Silent:
-    """A progress bar that shows nothing."""
-
-    def __enter__(self) -> _Silent:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return None
-
-    def update(self, frames: int) -> None:
-        """Nothing to show."""
-
-
 def _progress(where: str, total: int, *, show: bool) -> Any:
-    """A progress bar of ``total`` frames, silent unless ``show``."""
+    """A progress bar of ``total`` frames; without ``show`` a context without one."""
     if not show:
-        return _Silent()
+        return nullcontext()
     try:
         from tqdm.auto import tqdm
     except ImportError as error:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, Literal
 
@@ -18,12 +17,12 @@ from owlrl.describe.actor_critic import ActorCriticLearner
 from owlrl.describe.outputs import ActionBox, GaussianQ
 from owlrl.describe.temperature import TaskTemperature
 from owlrl.describe.trained import Trained
-from owlrl.errors import NonFiniteError, OwlTypeError
+from owlrl.errors import OwlTypeError
 from owlrl.gaussian import gaussian_nll
 from owlrl.learners.compiled import CompiledStep, check_compiles
 from owlrl.learners.config import SAC_FAST, SACConfig
 from owlrl.learners.gaussian import GaussianActor, GaussianCritics
-from owlrl.learners.loop import LearningLoop, TaskLoop, flushed_denormals
+from owlrl.learners.loop import DescribedLoop, LearningLoop, TaskLoop
 from owlrl.protocols import Stateful
 from owlrl.replay import TaskScopedReplay
 from owlrl.replay._rows import spaces_of
@@ -116,7 +115,7 @@ class SAC(LearningLoop):
         """
         batch = np.asarray(observation)
         single = batch.ndim == len(self.replay.observation_shape)
-        seen = self._tensor(batch[None] if single else batch)
+        seen = self._tensor(batch[None] if single else batch).float()
         with torch.no_grad():
             output = functional_call(self.actor, self._average, (seen,))
             if deterministic:
@@ -125,11 +124,6 @@ class SAC(LearningLoop):
                 action, _ = self.actor.sample(output, self._noise(len(seen)))
         actions = self._box.array(action)
         return actions[0] if single else actions
-
-    def update(self, batch: Transitions) -> dict[str, float]:
-        """One gradient step of critics, policy and α on ``batch``; returns both losses and α."""
-        with flushed_denormals():
-            return self._update(batch)
 
     def describe(self, *, init: Literal["fresh", "zero", "copy"] = "zero") -> ActorCriticLearner:
         """This agent as `OwlWrapper` sees it; ``OwlWrapper(agent)`` asks for it.
@@ -143,6 +137,7 @@ class SAC(LearningLoop):
         return _DescribedSAC(self, init=init)
 
     def _update(self, batch: Transitions) -> dict[str, float]:
+        """Both losses and α."""
         batch = batch.to(self.device)
         dtype = self.critics.unit_scale.dtype  # that of all weights
         observation, noise = batch.observation.to(dtype), self._noise(2, len(batch))
@@ -164,8 +159,10 @@ class SAC(LearningLoop):
             "actor", _actor_loss, networks[1::-1], observation, batch.weight, noise[1], price
         )
         found["actor"] = self._finite(batch, "actor loss", loss.item())
-        self._update_alpha(log_prob)
-        self._move_targets()
+        # the loss, −log α · mean(log π + target entropy), is linear: its gradient needs no backward pass
+        self.log_alpha.grad = -(log_prob.mean() + self.target_entropy)
+        self.alpha_optimizer.step()
+        _move([*self.targets.parameters()], [*self.critics.parameters()], self.config.target_rate)
         if batch.weight is not None and batch.index is not None:
             self.replay.update_priorities(batch.index, error.abs().cpu())
         self.updates += 1
@@ -229,31 +226,12 @@ class SAC(LearningLoop):
             _move([*self.actor.parameters()], [*self._average.values()], 1.0)
         self._average, self._averaged = {}, 0
 
-    def _update_alpha(self, log_prob: Tensor) -> None:
-        # the loss, −log α · mean(log π + target entropy), is linear: its gradient needs no backward pass
-        self.log_alpha.grad = -(log_prob.mean() + self.target_entropy)
-        self.alpha_optimizer.step()
-
-    def _move_targets(self) -> None:
-        _move([*self.targets.parameters()], [*self.critics.parameters()], self.config.target_rate)
-
-    def _finite(self, batch: Transitions, quantity: str, number: float) -> float:
-        if not math.isfinite(number):
-            raise NonFiniteError(
-                f"SAC: task {batch.task!r}, update {self.updates + 1}: the {quantity} is {number}"
-            )
-        return number
-
     def _act(self, observation: np.ndarray, *, random: bool) -> np.ndarray:
         if random:
             return self._box.draw(self._rng, len(observation))
         with torch.no_grad():
-            seen = self._tensor(observation)
+            seen = self._tensor(observation).float()
             return self._box.array(self.actor.act(seen, self._noise(len(seen))))
-
-    def _tensor(self, observation: np.ndarray) -> Tensor:
-        own = np.require(observation, requirements=["C", "W"])  # torch warns of what is read-only
-        return torch.from_numpy(own).to(self.device).float()
 
     def _noise(self, *rows: int) -> Tensor:
         return torch.randn(*rows, self._box.size, generator=self._generator, device=self.device)
@@ -262,10 +240,9 @@ class SAC(LearningLoop):
         return f"SAC(alpha={self.alpha:.3g}, updates={self.updates}, device={self.device})"
 
 
-class _DescribedSAC(ActorCriticLearner):
-    """A `SAC` steps its environment by itself, so that it can be given another."""
-
+class _DescribedSAC(DescribedLoop, ActorCriticLearner):
     def __init__(self, agent: SAC, *, init: Literal["fresh", "zero", "copy"]) -> None:
+        self.agent = agent
         super().__init__(
             Trained(agent.actor, agent.actor_optimizer, output=agent.actor, init=init),
             Trained(agent.critics, agent.critic_optimizer, agent.targets, output=GaussianQ(), init=init),
@@ -273,26 +250,7 @@ class _DescribedSAC(ActorCriticLearner):
             replay=agent.replay,
             gamma=agent.config.gamma,
             per_task={"loop": TaskLoop(agent)},
-            on_task_end=agent.hand_over,
         )
-        self.agent = agent
-
-    @property
-    def seed(self) -> int | None:
-        """The agent's seed."""
-        return self.agent.seed
-
-    def at_border(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call ``callback()`` after each frame and its updates; returns what ends that."""
-        return self.agent.at_frame_end(callback)
-
-    def staying(self) -> AbstractContextManager[None]:
-        """The episode under way goes on after the block, whatever happens to tasks in it."""
-        return self.agent.staying()
-
-    def set_env(self, env: object) -> None:
-        """Train in ``env`` from now on."""
-        self.agent.set_env(env)
 
 
 def _observation_size(where: str, space: Any) -> int:
