@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import copy
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from owlrl import MultiHeadQ, OwlWrapper, QLearner, TaskScopedReplay
 from owlrl.checkpoint import load_state
 from owlrl.learners import DQN, SAC
+from owlrl.replay import PrioritizedSampler, UniformSampler
+from owlrl.types import moved
 from tests.own_actor_critic import Push
 from tests.own_dqn import SIZE, Signs
 
@@ -65,6 +69,54 @@ def test_a_saved_state_knows_no_device(tmp_path):
     assert found and {tensor.device.type for tensor in found} == {"cpu"}
     loaded = OwlWrapper.load(tmp_path / "state", make("cpu")[3], seed=0)
     assert loaded.evaluate(Signs(1), task="next", seed=0).mean_return == 8.0
+
+
+class Transfers(TorchFunctionMode):
+    """Counts tensors that go from the CPU to another device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        found = func(*args, **(kwargs or {}))
+        if isinstance(found, torch.Tensor) and isinstance(args[0], torch.Tensor):
+            self.count += args[0].device.type == "cpu" != found.device.type
+        return found
+
+
+@pytest.mark.parametrize("sampler", [UniformSampler(), PrioritizedSampler()])
+def test_a_batch_goes_to_another_device_in_one_transfer(sampler):
+    replay = TaskScopedReplay.for_env(Signs(), 500, seed=0, sampler=sampler, device="meta")
+    seen = np.zeros(SIZE, np.float32)
+    for _ in range(40):
+        replay.add(seen, 1, 1.0, seen, True, False)
+    with Transfers() as transfers:
+        batch = replay.sample(32)
+    assert transfers.count == 1
+    assert {t.device.type for t in vars_of(batch)} == {"meta"}
+    assert batch.observation.shape == (32, SIZE) and batch.terminated.dtype == torch.bool
+
+
+def vars_of(batch):
+    names = ("observation", "action", "reward", "next_observation", "terminated", "discount", "weight")
+    return [value for name in names if (value := getattr(batch, name)) is not None]
+
+
+def test_what_is_moved_together_is_the_same_afterwards(monkeypatch):
+    generator = torch.Generator().manual_seed(0)
+    tensors = [
+        torch.randint(0, 9, (3, 5), generator=generator, dtype=torch.uint8),
+        torch.rand(7, generator=generator) > 0.5,
+        torch.randn(2, 3, generator=generator, dtype=torch.float64).t(),
+        torch.zeros(0, 4),
+        torch.randint(0, 9, (1,), generator=generator),
+        torch.tensor(2.5),
+    ]
+    # as if the CPU were another device: the bytes are packed, moved and unpacked
+    monkeypatch.setattr(torch, "device", lambda name: SimpleNamespace(type="another"))
+    for before, after in zip(tensors, moved(tensors, "cpu"), strict=True):
+        assert torch.equal(before, after) and before.dtype == after.dtype and before.shape == after.shape
 
 
 @pytest.fixture

@@ -1006,7 +1006,7 @@ def test_evaluation_takes_an_id_and_looks_at_the_spaces_first():
     assert "3 actions; expected 4" in str(caught.value)
     with pytest.raises(OwlValueError, match="'Nonsense-v9', which cannot be made"):
         owl.evaluate("Nonsense-v9")
-    for wrong, named in ((42, "a int"), (Signs, "the class Signs")):
+    for wrong, named in ((42, "an int"), (Signs, "the class Signs")):
         with pytest.raises(OwlTypeError, match=f"env is {named}; expected a Gymnasium environment"):
             owl.evaluate(wrong)
     assert len(owl.evaluate(Signs(0), episodes=np.int64(2), seed=np.int64(0)).returns) == 2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from owlrl.errors import OwlTypeError, OwlValueError
 
-__all__ = ["HeadPointer", "Transitions", "check_head", "check_heads"]
+__all__ = ["HeadPointer", "Transitions", "check_head", "check_heads", "moved"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,18 +67,36 @@ class Transitions:
         return replace(self._each(lambda tensor: tensor[rows]), index=index)
 
     def to(self, device: torch.device | str) -> Transitions:
-        """The same transitions with every tensor on ``device``."""
+        """The same transitions with every tensor on ``device``; from the CPU in one transfer."""
         if self.reward.device == device == self.observation.device:
             return self  # already
-        return self._each(lambda tensor: tensor.to(device))
+        tensors = self._tensors()
+        return replace(self, **dict(zip(tensors, moved([*tensors.values()], device), strict=True)))
 
     def _each(self, function: Callable[[Tensor], Tensor]) -> Transitions:
-        changed: dict[str, Any] = {
-            f.name: function(value)
-            for f in fields(self)
-            if isinstance(value := getattr(self, f.name), Tensor)
-        }
-        return replace(self, **changed)
+        return replace(self, **{name: function(tensor) for name, tensor in self._tensors().items()})
+
+    def _tensors(self) -> dict[str, Any]:
+        found = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {name: value for name, value in found.items() if isinstance(value, Tensor)}
+
+
+def moved(tensors: Sequence[Tensor], device: torch.device | str) -> list[Tensor]:
+    """Tensors without gradient on ``device``; those of the CPU go to another device in one transfer.
+
+    >>> import torch
+    >>> from owlrl.types import moved
+    >>> [tensor.device.type for tensor in moved([torch.zeros(2, 3), torch.ones(5) > 0], "meta")]
+    ['meta', 'meta']
+    """
+    if torch.device(device).type == "cpu" or any(tensor.device.type != "cpu" for tensor in tensors):
+        return [tensor.to(device) for tensor in tensors]
+    sizes = [-(-tensor.nbytes // 8) * 8 for tensor in tensors]  # each begins at a multiple of 8 bytes
+    packed = torch.empty(sum(sizes), dtype=torch.uint8)
+    for part, tensor in zip(packed.split(sizes), tensors, strict=True):
+        part[: tensor.nbytes] = tensor.detach().contiguous().view(-1).view(torch.uint8)
+    parts = zip(packed.to(device).split(sizes), tensors, strict=True)
+    return [part[: t.nbytes].view(t.dtype).view(t.shape) for part, t in parts]
 
 
 class HeadPointer:

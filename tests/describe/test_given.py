@@ -2,6 +2,7 @@
 
 from types import MappingProxyType
 
+import gymnasium
 import pytest
 import torch
 from torch import nn
@@ -24,11 +25,26 @@ def test_missing_members_are_all_named():
         check_learner(Half())
     text = str(caught.value)
     assert (
-        "misses act, add_head, at_border, bind, consolidation, finish_task, inputs, prepare, "
+        "a Half lacks act, add_head, at_border, bind, consolidation, finish_task, inputs, prepare, "
         "pretrained, problems, record, reset_head, scaling, seed, set_env, td_errors, trial, unbind, values;"
         in text
     )
     assert "QLearner(" in text
+
+
+@pytest.mark.parametrize(
+    ("item", "said"),
+    [
+        (nn.Sequential(nn.Linear(4, 2)), "a Sequential is a network, and a learner has an optimizer"),
+        (gymnasium.make("CartPole-v1"), "a TimeLimit is no learner; describe a DQN with QLearner("),
+        (3, "an int is no learner"),
+    ],
+)
+def test_what_was_never_meant_to_be_a_learner_is_not_told_all_members(item, said):
+    with pytest.raises(OwlTypeError) as caught:
+        check_learner(item)
+    assert said in str(caught.value)
+    assert "add_head" not in str(caught.value)
 
 
 class Odd(QLearner):

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from owlrl.describe.trained import kind_of
@@ -25,6 +25,7 @@ ADAPTERS = {
     "sbx": "owlrl.adapters.sb3",
     "stable_baselines3": "owlrl.adapters.sb3",
 }
+MANY = 20  # missing members: such an object was not meant to be a learner
 # what the ReplayBuffer of Stable-Baselines3 and its copies in other people's files have in common
 BUFFER_PARTS = (
     *("observations", "actions", "rewards", "dones", "timeouts", "pos", "full", "buffer_size"),
@@ -88,11 +89,9 @@ def check_learner(learner: Any) -> None:
     >>> check_learner(object())
     Traceback (most recent call last):
     ...
-    owlrl.errors.OwlTypeError: check_learner: object misses act, add_head, at_border, bind, consolidation, \
-finish_task, gamma, inputs, networks, optimizers, per_task, prepare, pretrained, problems, record, \
-replay, reset_head, scaling, seed, set_env, targets, td_errors, trial, unbind, values; describe a DQN with \
+    owlrl.errors.OwlTypeError: check_learner: an object is no learner; describe a DQN with \
 QLearner(q, target, optimizer, replay=...), an actor with critics with \
-ActorCriticLearner(Trained(actor, ...), [Trained(critic, ...)], ...), or write these as \
+ActorCriticLearner(Trained(actor, ...), [Trained(critic, ...)], ...), or write what \
 owlrl.protocols.OffPolicyLearner says
     """
     learner = as_learner(learner)
@@ -100,16 +99,19 @@ owlrl.protocols.OffPolicyLearner says
         name = learner.__name__
         raise OwlTypeError(f"check_learner: got the class {name}; expected an object, {name}(...)")
     if missing := missing_members(learner, OffPolicyLearner):
-        kind, name = kind_of(learner), type(learner).__name__
-        if kind != f"a {name}":
+        kind = kind_of(learner)
+        if "JAX" in kind:
             raise OwlTypeError(
                 f"check_learner: this is {kind}; write the learner with torch modules, or take a model of "
                 "stable_baselines3"
             )
+        what = "is a network, and a learner has an optimizer and a replay, too"
+        if not isinstance(learner, nn.Module):  # names help one who has written some of them
+            what = f"lacks {', '.join(missing)}" if len(missing) < MANY else "is no learner"
         raise OwlTypeError(
-            f"check_learner: {name} misses {', '.join(missing)}; describe a DQN with "
+            f"check_learner: {kind} {what}; describe a DQN with "
             "QLearner(q, target, optimizer, replay=...), an actor with critics with "
-            "ActorCriticLearner(Trained(actor, ...), [Trained(critic, ...)], ...), or write these as "
+            "ActorCriticLearner(Trained(actor, ...), [Trained(critic, ...)], ...), or write what "
             "owlrl.protocols.OffPolicyLearner says"
         )
     where = f"check_learner: {type(learner).__name__}"

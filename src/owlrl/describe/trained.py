@@ -237,7 +237,8 @@ def kind_of(item: object) -> str:
         return f"the class {item.__name__}"
     libraries = {base.__module__.partition(".")[0] for base in type(item).__mro__}
     found = next((name for name in JAX if name in libraries), None)
-    name = f"a {type(item).__name__}"
+    own = type(item).__name__
+    name = f"an {own}" if own[0] in "aeiouAEIO" else f"a {own}"
     return name if found is None else f"{name} of {found}, a JAX library, and owlrl works with torch modules"
 
 
