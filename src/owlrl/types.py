@@ -14,7 +14,7 @@ from torch import Tensor
 
 from owlrl.errors import OwlTypeError, OwlValueError
 
-__all__ = ["HeadPointer", "Transitions", "check_head", "check_heads", "moved"]
+__all__ = ["HeadPointer", "Transitions", "check_head", "check_heads"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +70,15 @@ class Transitions:
         """The same transitions with every tensor on ``device``; from the CPU in one transfer."""
         if self.reward.device == device == self.observation.device:
             return self  # already
-        tensors = self._tensors()
-        return replace(self, **dict(zip(tensors, moved([*tensors.values()], device), strict=True)))
+        own = self._tensors()
+        there: dict[str, Any] = dict(zip(own, moved([*own.values()], device), strict=True))
+        return replace(self, **there)
 
     def _each(self, function: Callable[[Tensor], Tensor]) -> Transitions:
-        return replace(self, **{name: function(tensor) for name, tensor in self._tensors().items()})
+        changed: dict[str, Any] = {name: function(tensor) for name, tensor in self._tensors().items()}
+        return replace(self, **changed)
 
-    def _tensors(self) -> dict[str, Any]:
+    def _tensors(self) -> dict[str, Tensor]:
         found = {f.name: getattr(self, f.name) for f in fields(self)}
         return {name: value for name, value in found.items() if isinstance(value, Tensor)}
 
@@ -93,9 +95,9 @@ def moved(tensors: Sequence[Tensor], device: torch.device | str) -> list[Tensor]
         return [tensor.to(device) for tensor in tensors]
     sizes = [-(-tensor.nbytes // 8) * 8 for tensor in tensors]  # each begins at a multiple of 8 bytes
     packed = torch.empty(sum(sizes), dtype=torch.uint8)
-    for part, tensor in zip(packed.split(sizes), tensors, strict=True):
+    for part, tensor in zip(torch.split(packed, sizes), tensors, strict=True):
         part[: tensor.nbytes] = tensor.detach().contiguous().view(-1).view(torch.uint8)
-    parts = zip(packed.to(device).split(sizes), tensors, strict=True)
+    parts = zip(torch.split(packed.to(device), sizes), tensors, strict=True)
     return [part[: t.nbytes].view(t.dtype).view(t.shape) for part, t in parts]
 
 

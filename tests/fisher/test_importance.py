@@ -16,8 +16,7 @@ from torch import Tensor, nn
 
 from owlrl.errors import NonFiniteError, OwlValueError
 from owlrl.fisher import importance, squared_gradients
-from owlrl.fisher._paths import NotExactError
-from owlrl.fisher.importance import distinct_rows
+from owlrl.fisher.importance import NotExactError, distinct_rows
 from owlrl.heads import MultiHeadQ, promote_output_layers
 from owlrl.td import taken
 
@@ -135,8 +134,8 @@ def test_convolutions(case, method):
 
 
 def test_a_layer_larger_than_what_is_held_at_once(monkeypatch):
-    monkeypatch.setattr("owlrl.fisher._paths.ELEMENTS", 30)
-    monkeypatch.setattr("owlrl.fisher._paths.GRADIENT_ELEMENTS", 200)
+    monkeypatch.setattr("owlrl.fisher.importance.ELEMENTS", 30)
+    monkeypatch.setattr("owlrl.fisher.importance.GRADIENT_ELEMENTS", 200)
     torch.manual_seed(0)
     module = nn.Sequential(nn.Conv2d(2, 3, 2), nn.ReLU(), nn.Flatten(), nn.Linear(27, 2))
     x = rows(7, 2, 4, 4)

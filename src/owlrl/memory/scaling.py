@@ -69,8 +69,9 @@ class Scaling:
         """Rewards (B,) as the networks see them."""
         return _scaled(values, None, self.reward_std, self.reward_clip)
 
-    def problem(self, shape: tuple[int, ...]) -> str | None:
-        """What is wrong with the statistics for observations of ``shape``; None if they fit."""
+    def problems(self, shape: tuple[int, ...]) -> list[str]:
+        """What is wrong with the statistics for observations of ``shape``."""
+        found = []
         for name in ("observation_mean", "observation_std"):
             value = getattr(self, name)
             try:
@@ -78,8 +79,8 @@ class Scaling:
             except ValueError:
                 fits = False
             if not fits:
-                return f"scaling.{name} has shape {value.shape}; expected {shape}, that of an observation"
-        return None
+                found.append(f"scaling.{name} has shape {value.shape}; expected {shape}, as an observation")
+        return found
 
     def state_dict(self) -> dict[str, Any]:
         """The fields, as arrays, numbers and None."""

@@ -7,13 +7,9 @@ import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import numpy as np
-
 from owlrl._arguments import Arguments, own_seed
-from owlrl.errors import OwlValueError
-from owlrl.memory._incoming import concatenated, naturals
-from owlrl.memory.task_memory import TaskMemory, _nobody, readable_bytes, refusing, to_transitions
-from owlrl.types import Transitions
+from owlrl.memory._incoming import naturals
+from owlrl.memory.task_memory import TaskMemory, _nobody, readable_bytes, refusing
 
 __all__ = ["TaskMemories"]
 
@@ -35,7 +31,6 @@ class TaskMemories(Mapping[str, TaskMemory]):
         seed: each task's memory gets a seed made of this one and the task's name; by default
             from torch's global seed, which is read and not advanced.
 
-    >>> import numpy as np
     >>> import torch
     >>> from owlrl.memory import TaskMemories
     >>> from owlrl.types import Transitions
@@ -48,8 +43,6 @@ class TaskMemories(Mapping[str, TaskMemory]):
     ...     memory.settle()
     >>> memories
     TaskMemories(2 tasks, 1,000 rows, 38.9 KB of at most 1.0 GB)
-    >>> memories.gather({"left": np.array([0, 7]), "right": np.array([3])}).env
-    tensor([0, 0, 0])
     >>> memories.forget("left")
     >>> list(memories)
     ['right']
@@ -107,25 +100,6 @@ class TaskMemories(Mapping[str, TaskMemory]):
         return TaskMemory(
             self.rows, segment=self.segment, quarantine=self.quarantine, seed=int.from_bytes(digest, "big")
         )
-
-    def gather(self, picks: Mapping[str, np.ndarray]) -> Transitions:
-        """Rows of several tasks, one task after the other: `TaskMemory.gather` for each, in one go.
-
-        Args:
-            picks: the numbers of the rows of each task; their observations and actions have one form.
-        """
-        if not picks:
-            raise OwlValueError("TaskMemories.gather: picks is empty; expected the rows of at least one task")
-        found = [self._memories[task]._gathered(np.asarray(numbers)) for task, numbers in picks.items()]
-        try:
-            columns = concatenated(*found)
-        except ValueError as error:
-            raise OwlValueError(
-                f"TaskMemories.gather: rows of {', '.join(map(repr, picks))} differ in form ({error}); "
-                "gather them one by one"
-            ) from None
-        known = all(self._memories[task]._truncation_known for task in picks)
-        return to_transitions(columns, known, np.concatenate(list(picks.values())))
 
     def forget(self, task: str) -> None:
         """Drop the memory of ``task``, if there is one."""

@@ -11,8 +11,18 @@ import torch
 from torch import Tensor
 
 from owlrl._arguments import Arguments, own_generator
-from owlrl.errors import OwlError, OwlStateError, OwlTypeError, OwlValueError
-from owlrl.memory._incoming import Columns, Form, Incoming, checked_rows, in_time_order, naturals, size, taken
+from owlrl.errors import OwlError, OwlStateError, OwlTypeError, OwlValueError, raise_problems
+from owlrl.memory._incoming import (
+    Columns,
+    Form,
+    Incoming,
+    checked_rows,
+    concatenated,
+    in_time_order,
+    naturals,
+    size,
+    taken,
+)
 from owlrl.memory._reservoir import STRATA, Reservoir
 from owlrl.memory.scaling import Scaling
 from owlrl.types import Transitions
@@ -55,6 +65,12 @@ class TaskMemory:
         quarantine: the newest rows that wait, and can be had back by `take_back`; may be set later.
         seed: of the choice; by default from torch's global seed, which is read and not advanced.
 
+    Attributes:
+        capacity: rows kept at most; `thin` lowers it.
+        seen: rows given so far, without those taken back.
+        version: changes whenever the rows that can be drawn, their numbers or their scaling change. It is
+            saved and loaded with the rows: who saves something made from them saves the version beside it.
+
     >>> import torch
     >>> from owlrl.memory import TaskMemory
     >>> from owlrl.types import Transitions
@@ -86,26 +102,16 @@ class TaskMemory:
         if not arguments.problems and self._most < self.segment:
             arguments.problem(f"capacity is {capacity}; expected at least segment, {segment}")
         arguments.check()
-        self._capacity: int = self._most
+        self.capacity: int = self._most
         self._rng = own_generator(self.seed, GENERATOR)
         self._incoming = Incoming(self.segment)
         self._reservoir: Reservoir | None = None  # there when the form of the rows is
         self._truncation_known = True  # all rows came with ``truncated``; if not, rows are given without it
-        self._seen = 0
-        self._version = 0
+        self.seen = 0
+        self.version = 0
         self._settled = True
         self._scaling: Scaling | None = None
         self._changed: Callable[[], None] = _nobody  # called at each change of what is charged
-
-    @property
-    def capacity(self) -> int:
-        """Rows kept at most; `thin` lowers it."""
-        return self._capacity
-
-    @property
-    def seen(self) -> int:
-        """Rows given so far, without those taken back."""
-        return self._seen
 
     @property
     def waiting(self) -> int:
@@ -135,14 +141,6 @@ class TaskMemory:
         return self._incoming.nbytes + (0 if self._reservoir is None else self._reservoir.nbytes)
 
     @property
-    def version(self) -> int:
-        """Changes whenever the rows that can be drawn, their numbers or their scaling change.
-
-        It is saved and loaded with the rows: who saves something made from them saves the version beside it.
-        """
-        return self._version
-
-    @property
     def strata(self) -> dict[str, tuple[int, int]]:
         """Rows seen and rows kept of each stratum."""
         if self._reservoir is None:
@@ -161,10 +159,9 @@ class TaskMemory:
         arguments.instance("scaling", scaling, Scaling, "a Scaling", none=True)
         arguments.check()
         if scaling is not None and self._reservoir is not None:
-            arguments.problem(scaling.problem(self._reservoir.form.observation[0]))
-            arguments.check()
+            raise_problems(arguments.where, scaling.problems(self._reservoir.form.observation[0]))
         self._scaling = scaling
-        self._version += 1
+        self.version += 1
 
     def __len__(self) -> int:
         return 0 if self._reservoir is None else self._reservoir.rows
@@ -177,16 +174,14 @@ class TaskMemory:
         known = None if self._reservoir is None else self._reservoir.form
         columns, form = checked_rows("TaskMemory.add", rows, known)
         if known is None and self._scaling is not None:
-            arguments = Arguments("TaskMemory.add")
-            arguments.problem(self._scaling.problem(form.observation[0]))
-            arguments.check()
+            raise_problems("TaskMemory.add", self._scaling.problems(form.observation[0]))
         count = size(columns)
         if not count:
             return
         if self._reservoir is None:
-            self._reservoir = Reservoir(self._capacity, form, self._rng)
+            self._reservoir = Reservoir(self.capacity, form, self._rng)
         self._truncation_known &= rows.truncated is not None
-        self._seen += count
+        self.seen += count
         self._settled = False
         columns = in_time_order(columns)
         for low in range(0, count, PIECE):
@@ -197,7 +192,7 @@ class TaskMemory:
     def _let_in(self, *, close: bool = False) -> None:
         columns, length = self._incoming.cut(close=close)
         if columns and self._reservoir is not None and self._reservoir.offer(columns, length):
-            self._version += 1
+            self.version += 1
 
     def settle(self) -> None:
         """Let all rows in: the quarantine ends, open segments end. The next rows are another visit's."""
@@ -220,7 +215,7 @@ class TaskMemory:
                 f"quarantine (quarantine={self._quarantine}); older ones have gone in"
             )
         columns = self._incoming.take_back(count)
-        self._seen -= count
+        self.seen -= count
         self._changed()
         del columns["known"]
         return to_transitions(columns, self._truncation_known)
@@ -256,8 +251,7 @@ class TaskMemory:
         Numbers are good while `version` is the same. Over all rows ``weight`` has mean 1.
         """
         numbers = index.numpy(force=True) if isinstance(index, Tensor) else np.asarray(index)
-        columns = self._gathered(numbers)
-        return to_transitions(columns, self._truncation_known, numbers.astype(np.int64, copy=False))
+        return gather_rows([self], [numbers])
 
     def _gathered(self, index: np.ndarray) -> Columns:
         """As `gather`, as arrays."""
@@ -305,15 +299,15 @@ class TaskMemory:
     def thin(self, capacity: int) -> None:
         """Keep at most ``capacity`` rows from now on: what a memory of that capacity would have kept."""
         arguments = Arguments("TaskMemory.thin")
-        capacity = arguments.integer("capacity", capacity, least=self.segment, most=self._capacity)
+        capacity = arguments.integer("capacity", capacity, least=self.segment, most=self.capacity)
         arguments.check()
         self._thin(capacity)
         self._changed()
 
     def _thin(self, capacity: int) -> None:
-        self._capacity = capacity
+        self.capacity = capacity
         if self._reservoir is not None and self._reservoir.thin(capacity):
-            self._version += 1
+            self.version += 1
 
     def _charge(self) -> tuple[int, int]:
         """Bytes that are accounted for, of the kept rows and of those that wait; `nbytes` is never more.
@@ -331,10 +325,10 @@ class TaskMemory:
         reservoir = self._reservoir
         return {
             "segment": self.segment,
-            "capacity": self._capacity,
+            "capacity": self.capacity,
             "quarantine": self._quarantine,
-            "seen": self._seen,
-            "version": self._version,
+            "seen": self.seen,
+            "version": self.version,
             "settled": self._settled,
             "truncation_known": self._truncation_known,
             "rng": self._rng.bit_generator.state,
@@ -354,7 +348,7 @@ class TaskMemory:
             loaded = self._loaded(state_dict)
         loaded.seed, loaded._most, loaded._changed = self.seed, self._most, self._changed
         vars(self).update(vars(loaded))
-        if self._capacity > self._most:
+        if self.capacity > self._most:
             self._thin(self._most)
         self._changed()
 
@@ -376,9 +370,9 @@ class TaskMemory:
             raise ValueError("there are rows and no form of a row")
         if state["scaling"] is not None:
             made.scaling = Scaling.from_state(state["scaling"])
-        made._seen, made._version = naturals(state["seen"], state["version"])
-        if made._seen != counted:
-            raise ValueError(f"seen is {made._seen}; expected {counted} by the rows there")
+        made.seen, made.version = naturals(state["seen"], state["version"])
+        if made.seen != counted:
+            raise ValueError(f"seen is {made.seen}; expected {counted} by the rows there")
         made._settled, made._truncation_known = state["settled"], state["truncation_known"]
         if not isinstance(made._settled, bool) or not isinstance(made._truncation_known, bool):
             raise ValueError("settled or truncation_known is not True or False")
@@ -387,7 +381,7 @@ class TaskMemory:
     def __repr__(self) -> str:
         waiting = f", {self.waiting:,} waiting" if self.waiting else ""
         return (
-            f"TaskMemory({len(self):,} of at most {self._capacity:,} rows, {self._seen:,} seen{waiting}, "
+            f"TaskMemory({len(self):,} of at most {self.capacity:,} rows, {self.seen:,} seen{waiting}, "
             f"{readable_bytes(self.nbytes)})"
         )
 
@@ -406,12 +400,9 @@ def gather_rows(memories: Sequence[TaskMemory], index: Sequence[np.ndarray]) -> 
     tensor([2., 0.])
     """
     parts = [memory._gathered(numbers) for memory, numbers in zip(memories, index, strict=True)]
-    if len(parts) == 1:
-        (columns,) = parts
-    else:
-        columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     known = all(memory._truncation_known for memory in memories)
-    return to_transitions(columns, known, np.concatenate(index))
+    numbers = index[0] if len(index) == 1 else np.concatenate(index)
+    return to_transitions(concatenated(*parts), known, numbers.astype(np.int64, copy=False))
 
 
 def to_transitions(columns: Columns, truncation_known: bool, index: np.ndarray | None = None) -> Transitions:
