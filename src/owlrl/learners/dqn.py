@@ -103,7 +103,7 @@ class DQN(LearningLoop):
         super().__init__(env, replay=replay, seed=seed, device=device)
         self.config = config
         self.num_actions = int(action_space.n)
-        self.head_of: Callable[[Transitions], int | None] = lambda batch: None
+        self.head_of: Callable[[Transitions], int | None] = _active_head
         """Which head a batch trains, None for the active one; rehearsal of old tasks sets it."""
         self.epsilon = EpsilonSchedule(
             *config.epsilon, frames=config.epsilon_frames, shape=config.epsilon_shape
@@ -262,6 +262,10 @@ def _td_loss(
     predicted = taken(q(observation), action)
     losses = F.smooth_l1_loss(predicted, goal, reduction="none")
     return (losses if weight is None else weight * losses).mean(), predicted - goal
+
+
+def _active_head(batch: Transitions) -> None:
+    """No head in particular."""
 
 
 def _cast(observation: Tensor) -> Tensor:
