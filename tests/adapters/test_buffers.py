@@ -194,7 +194,7 @@ def test_saved_inside_a_task_the_ring_comes_back_as_it_was(saves, rows):
     replay.begin_task("a")
     add(replay.buffer, range(rows))
     state = replay.state_dict()
-    for wrong in ({"size": 30}, {"at": 3 if rows == 7 else -1}, {"new": -1}):
+    for wrong in ({"size": 30}, {"pos": 3 if rows == 7 else -1}, {"new": -1}):
         with pytest.raises(OwlValueError, match="does not fit"):
             other.load_state_dict({**state, "visit": {**state["visit"], **wrong}})
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import tracemalloc
 
 import numpy as np
 import pytest
 import torch
 
+from owlrl.checkpoint import CHUNK, load_state, save_state
 from owlrl.errors import OwlStateError, OwlTypeError, OwlValueError
 from owlrl.protocols import TaskReplay
 from owlrl.replay import PrioritizedSampler, RewardBalancedSampler, TaskScopedReplay, UniformSampler
@@ -239,25 +242,48 @@ def test_a_loaded_replay_goes_on_bit_for_bit(sampler, n_step):
             assert a.weight is b.weight is None or torch.equal(a.weight, b.weight)
 
 
-def test_a_state_holds_used_rows_only_and_is_a_copy():
+def test_a_state_holds_used_rows_only_and_what_is_loaded_is_a_copy():
     replay = make(1_000_000)
     replay.begin_task("left")
     fill(replay, 10)
     replay.end_task()
-    state = replay.state_dict()
+    state = copy.deepcopy(replay.state_dict())
     sizes = [len(array) for array in state["contents"]["store"]["ring"].values()]
     assert max(sizes) == 11
     json.dumps(state["rng"])
     fill(replay, 5, start=10)
-    state["contents"]["stored"]["left"]["observation"][:] = 77
     other = make(1_000_000)
     other.load_state_dict(state)
-    state["contents"]["stored"]["left"]["observation"][:] = 88
-    assert rows_of(other).observation.tolist() == list(range(10))
-    other.begin_task("left")
-    assert set(rows_of(other).observation.tolist()) == {77}
+    for frames in (state["contents"]["stored"]["left"], state["contents"]["store"]["ring"]):
+        frames["observation"][:] = 88
+    for again in (other, replay):
+        assert rows_of(again).observation.tolist() == list(range(len(again)))
+        again.begin_task("left")
+        assert rows_of(again).observation.tolist() == list(range(10))
+    assert len(replay) == len(other) == 10
+
+
+@pytest.mark.parametrize("num_envs", [1, 3])
+def test_a_large_replay_is_written_without_a_copy_of_it(num_envs, tmp_path):
+    size, no = 1_000, np.zeros(num_envs, np.bool_)
+    shape = {"observation_shape": (20_000,), "observation_dtype": np.uint8}
+    replay = TaskScopedReplay(size * num_envs, num_envs=num_envs, seed=0, **shape)
     replay.begin_task("left")
-    assert rows_of(replay).observation.tolist() == list(range(10))
+    draw = np.random.default_rng(0)
+    for step in range(size + 100):
+        seen = draw.integers(0, 255, (num_envs, 20_000), np.uint8)
+        mask = np.arange(num_envs) <= step % 3  # lanes of different length
+        replay.add_batch(seen, no.astype(np.int64), no + 1.0, seen, no, ~no, mask=mask)
+    tracemalloc.start()
+    save_state(tmp_path / "state", replay.state_dict())
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 1.5 * CHUNK < 0.4 * replay.nbytes
+    again = TaskScopedReplay(size * num_envs, num_envs=num_envs, seed=1, **shape)
+    again.load_state_dict(load_state(tmp_path / "state"))
+    assert len(again) == len(replay)
+    one, other = replay.sample(500), again.sample(500)
+    assert torch.equal(one.observation, other.observation) and torch.equal(one.action, other.action)
 
 
 def test_errors_of_tasks():

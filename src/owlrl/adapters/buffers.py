@@ -64,7 +64,9 @@ def read_columns(buffer: Any, steps: np.ndarray, envs: Any) -> Kept:
     }
 
 
-def refill(buffer: Any, kept: Kept, *, at: int = 0, cut: bool = True) -> None:
+def refill(
+    buffer: Any, kept: Kept, *, at: int = 0, order: np.ndarray | None = None, cut: bool = True
+) -> None:
     """Add kept rows to an empty buffer through its ``add``, so that any kind does its bookkeeping.
 
     What follows in the buffer is another episode, so the last step ends one: by truncation, where the
@@ -72,26 +74,29 @@ def refill(buffer: Any, kept: Kept, *, at: int = 0, cut: bool = True) -> None:
 
     Args:
         buffer: the buffer.
-        kept: the rows, as `read_columns` gave them.
+        kept: the rows, as `read_columns` gave them; without ``next_observations`` those of the rows after.
         at: the place of the oldest row; only with rows that fill the ring from there.
+        order: which rows, oldest first; all as they are by default.
         cut: whether what follows is another episode.
     """
     alone = type(buffer).__name__ == "ReplayBuffer" and not buffer.optimize_memory_usage
     ends = cut and (buffer.handle_timeout_termination or not alone)
-    total = len(kept["rewards"]) if kept else 0
+    if order is None:
+        order = np.arange(len(kept["rewards"]) if kept else 0)[-buffer.buffer_size :]
+    following, later = kept.get("next_observations"), order
+    if following is None and kept:
+        following, later = kept["observations"], (order + 1) % buffer.buffer_size
     if at:
         buffer.pos = at
         if hasattr(buffer, "_current_ep_start"):  # a HerReplayBuffer's
             buffer._current_ep_start[:] = at
-    for step in range(max(0, total - buffer.buffer_size), total):
+    for step, after in zip(order.tolist(), later.tolist(), strict=True):
         done = kept["dones"][step] > 0.5
-        here = ~done if ends and step == total - 1 else np.zeros_like(done)
-        seen, following = (
-            _each(kept[name], lambda array, step=step: array[step])
-            for name in ("observations", "next_observations")
-        )
+        here = ~done if ends and step == order[-1] else np.zeros_like(done)
+        seen = _each(kept["observations"], lambda array, step=step: array[step])
+        then = _each(following, lambda array, after=after: array[after])
         infos = [{"TimeLimit.truncated": bool(flag)} for flag in (kept["timeouts"][step] > 0.5) | here]
-        buffer.add(seen, following, kept["actions"][step], kept["rewards"][step], done | here, infos)
+        buffer.add(seen, then, kept["actions"][step], kept["rewards"][step], done | here, infos)
 
 
 class BufferReplay:
@@ -189,8 +194,10 @@ class BufferReplay:
     def _refill_visit(self, task: str, visit: Mapping[str, Any], *, cut: bool) -> None:
         """Put the rows of a loaded visit where they were; with ``cut`` the last one ends its episode."""
         buffer = self.buffer
+        buffer.pos, buffer.full = int(visit["pos"]), bool(visit["full"])
+        order = valid_steps(buffer)
         buffer.reset()
-        refill(buffer, visit["rows"], at=int(visit["at"]), cut=cut)
+        refill(buffer, visit["rows"], at=int(order[0]) if len(order) else 0, order=order, cut=cut)
         buffer.full = bool(visit["full"])
         self._task, self._begun, self._loaded = task, True, None
         self._finite = None
@@ -300,18 +307,23 @@ class BufferReplay:
         )
 
     def _visit(self) -> dict[str, Any]:
-        """The rows of the ring, where the oldest one lies, and how many steps were not looked at yet."""
+        """The ring as it lies in memory, not copied, and how many steps were not looked at yet."""
         buffer = self.buffer
         if getattr(buffer, "copy_info_dict", False):
             raise OwlStateError(
                 f"{type(self).__name__}.state_dict: the {type(buffer).__name__} has copy_info_dict=True, and "
                 "info dicts cannot be saved; save outside of the task's block"
             )
-        steps, size = valid_steps(buffer), int(buffer.buffer_size)
+        size, one_ring = int(buffer.buffer_size), bool(buffer.optimize_memory_usage)
+        used = size if buffer.full else int(buffer.pos)
         count, lapped = self._seen.steps_since(buffer)
+        rows = {name: getattr(buffer, name)[:used] for name in COLUMNS}
+        rows["observations"] = _each(buffer.observations, lambda array: array[: used + one_ring])
+        if not one_ring:
+            rows["next_observations"] = _each(buffer.next_observations, lambda array: array[:used])
         return {
-            "rows": read_columns(buffer, steps, slice(None)),
-            "at": int(steps[0]) if len(steps) else 0,
+            "rows": rows,
+            "pos": int(buffer.pos),
             "new": size if lapped else count,
             "full": bool(buffer.full),
             "size": size,
@@ -321,13 +333,13 @@ class BufferReplay:
         """Raise ValueError unless the rows of a visit fit the buffer."""
         if visit is None:
             return None
-        size, at, steps = int(self.buffer.buffer_size), int(visit["at"]), len(visit["rows"]["rewards"])
+        size, pos, steps = int(self.buffer.buffer_size), int(visit["pos"]), len(visit["rows"]["rewards"])
         if visit["size"] != size:
             raise ValueError(f"a buffer of {visit['size']} steps was saved, this one has {size}")
-        full = size - int(self.buffer.optimize_memory_usage)
-        fits = steps == full and 0 <= at < size if visit["full"] else at == 0 and steps < size
-        if not fits or int(visit["new"]) < 0:
-            raise ValueError(f"{steps} rows lie from place {at} on in a ring of {size}")
+        if not 0 <= pos < size or steps != (size if visit["full"] else pos) or int(visit["new"]) < 0:
+            raise ValueError(f"{steps} rows lie in a ring of {size} that is written to at place {pos}")
+        if ("next_observations" in visit["rows"]) == self.buffer.optimize_memory_usage:
+            raise ValueError("optimize_memory_usage was another")
         _check_fits(self.buffer, "visit", visit["rows"])
         return dict(visit)
 

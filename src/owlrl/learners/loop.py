@@ -310,8 +310,11 @@ class LearningLoop(ABC):
         it, or give it with `set_env` (or ``owl.task(name, env=...)``). One that was never reset starts an
         episode.
         """
-        parts = {name: copy.deepcopy(part.state_dict()) for name, part in self._parts().items()}
-        return {"loop": self.loop_state(), "replay": self.replay.state_dict(), **parts}
+        parts = {"replay": self.replay, **self._parts()}
+        return {
+            "loop": self.loop_state(),
+            **{name: copy.deepcopy(part.state_dict()) for name, part in parts.items()},
+        }
 
     def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:
         """Go on from what ``state_dict`` gave."""

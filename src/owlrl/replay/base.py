@@ -400,7 +400,11 @@ n_step=1, warm_start=50000, stored={})
         return ""
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to continue bit for bit; of the rings only the rows in use."""
+        """Everything needed to continue bit for bit; of the rings only the rows in use.
+
+        As with a torch module's, the arrays are the replay's own, so that a large one can be written without
+        a copy of it: ``copy.deepcopy`` what is to be kept while rows are added.
+        """
         ring = self._store.ring
         state = {
             "layout": self._layout(),

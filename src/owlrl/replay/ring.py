@@ -226,29 +226,38 @@ class FrameRing:
             used[lane] = np.searchsorted(np.cumsum(self.live[back]), shares[lane]) + 1
         place = np.arange(used.max())[:, None]  # (P, 1) against (E,)
         rows = (self._tail - self.num_lanes * (used - 1 - place)) % self.num_rows
-        tail = (used - 1) * self.num_lanes + self._lanes
-        return self._export(rows[place < used], used, tail, np.zeros(self.num_lanes, np.bool_))
-
-    def state_dict(self) -> dict[str, Any]:
-        """Every used frame, in its place."""
-        return self._export(self._filled(self.used), self.used, self._tail, self._open)
-
-    def _filled(self, used: np.ndarray) -> np.ndarray:
-        """Rows of the first ``used`` (E,) frames of each lane, ascending."""
-        return np.flatnonzero(np.arange(used.max())[:, None] < used)
-
-    def _export(
-        self, rows: np.ndarray, used: np.ndarray, tail: np.ndarray, still_open: np.ndarray
-    ) -> dict[str, Any]:
+        rows = rows[place < used]
         frames = {name: getattr(self, name)[rows] for name in FRAMES}
         for name in set(FRAMES) - {"observation", "live"}:
             frames[name][~frames["live"]] = 0  # where nothing starts: left by rows that were there before
-        return {**frames, "used": used, "tail": tail.copy(), "open": still_open.copy()}
+        tail = (used - 1) * self.num_lanes + self._lanes
+        return {**frames, "used": used, "tail": tail, "open": np.zeros(self.num_lanes, np.bool_)}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Every used frame in its place: views, which change when rows are added; nothing is copied.
+
+        Where no transition starts, what rows before left there is set to zero, so that equal rings give
+        equal bytes.
+        """
+        span, used = self.span, self.used
+        self.steps[:span][~self.live[:span]] = 0
+        beyond = np.arange(used.min(), span // self.num_lanes)[:, None]  # where lanes are shorter than others
+        unused = beyond * self.num_lanes + self._lanes
+        self.observation[unused[beyond >= used]] = 0
+        frames = {name: getattr(self, name)[:span] for name in FRAMES}
+        return {**frames, "used": used, "tail": self._tail.copy(), "open": self._open.copy()}
+
+    def _places(self, used: np.ndarray, count: int) -> Any:
+        """Which rows ``count`` frames of a state are: all up to the longest lane's end, or the used ones."""
+        longest = int(used.max())
+        if count == longest * self.num_lanes:
+            return slice(0, count)
+        return np.flatnonzero(np.arange(longest)[:, None] < used)
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Hold exactly the frames that `newest` or `state_dict` gave."""
         self.clear()
-        rows = self._filled(state["used"])
+        rows = self._places(state["used"], len(state["live"]))
         for name in FRAMES:
             getattr(self, name)[rows] = state[name]
         self._laps[:] = state["used"] == self.num_frames
@@ -258,13 +267,15 @@ class FrameRing:
 
     def checked(self, state: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """``state`` as arrays that `restore` may take; ValueError, TypeError or KeyError if it is damaged."""
-        total = int(as_array(state["used"]).sum())
-        likes = {name: getattr(self, name) for name in FRAMES}
-        likes |= {"used": self._laps, "tail": self._tail, "open": self._open}
-        arrays = {}
-        for name, like in likes.items():
-            shape, dtype = (total if name in FRAMES else self.num_lanes, *like.shape[1:]), like.dtype
-            array = arrays[name] = as_array(state[name]).copy()
+        likes = {"used": self._laps, "tail": self._tail, "open": self._open}
+        arrays = {name: as_array(state[name]) for name in (*likes, *FRAMES)}
+        used = arrays["used"]
+        count = int(used.max()) * self.num_lanes
+        count = count if len(arrays["live"]) == count else int(used.sum())
+        for name, array in arrays.items():
+            like = likes.get(name)
+            shape = (count, *getattr(self, name).shape[1:]) if like is None else like.shape
+            dtype = getattr(self, name).dtype if like is None else like.dtype
             if array.shape != shape or array.dtype != dtype:
                 raise ValueError(f"{name} is {array.dtype} {array.shape}; expected {dtype} {shape}")
         self._check_places(arrays)
@@ -279,9 +290,10 @@ class FrameRing:
         # Until a lane is full, its last observation is in the last of its frames.
         if (wrong | ((used < self.num_frames) & (frame != used - 1))).any():
             raise ValueError(f"tail is {tail.tolist()}; expected the rows of each lane's last observation")
-        place = np.arange(used.max())[:, None]
-        if (arrays["live"] & (place == frame)[place < used]).any():
-            raise ValueError("live is true for a lane's last observation; expected no transition there")
+        rows = np.arange(used.max() * self.num_lanes)[self._places(used, len(arrays["live"]))]
+        place, lane = np.divmod(rows[arrays["live"]], self.num_lanes)
+        if ((place == frame[lane]) | (place >= used[lane])).any():
+            raise ValueError("live is true at or behind a lane's end; expected no transition there")
 
 
 def _zeros(size: int, dtype: np.dtype) -> np.ndarray:

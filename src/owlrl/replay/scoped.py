@@ -100,15 +100,14 @@ class TaskScopedReplay(RingReplay):
         return f", warm_start={self.warm_start}, stored={self.stored}"
 
     def _contents(self) -> dict[str, Any]:
-        stored = {
-            task: {name: array.copy() for name, array in frames.items()}
-            for task, frames in self._stored.items()
-        }
-        return {**super()._contents(), "stored": stored}
+        return {**super()._contents(), "stored": {task: dict(kept) for task, kept in self._stored.items()}}
 
     def _restore(self, contents: Mapping[str, Any], task: str | None) -> None:
         ring = self._store.ring
-        stored = {name: ring.checked(frames) for name, frames in contents["stored"].items()}
+        stored = {
+            name: {key: array.copy() for key, array in ring.checked(frames).items()}
+            for name, frames in contents["stored"].items()
+        }
         super()._restore(contents, task)
         self._stored = stored
 
