@@ -268,7 +268,7 @@ class FrameRing:
     def checked(self, state: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """``state`` as arrays that `restore` may take; ValueError, TypeError or KeyError if it is damaged."""
         likes = {"used": self._laps, "tail": self._tail, "open": self._open}
-        arrays = {name: as_array(state[name]) for name in (*likes, *FRAMES)}
+        arrays = {name: as_array(state[name]) for name in (*FRAMES, *likes)}
         used = arrays["used"]
         count = int(used.max()) * self.num_lanes
         count = count if len(arrays["live"]) == count else int(used.sum())
