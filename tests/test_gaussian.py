@@ -78,3 +78,19 @@ def test_soft_bounds_leave_the_middle_alone_and_have_a_gradient_beyond():
     bounded.sum().backward()
     assert abs(bounded[1] - 5.0) < 1e-5 and abs(x.grad[1] - 1.0) < 1e-5
     assert (x.grad > 1e-3).all() and x.grad[0] < 0.01 > x.grad[2]
+
+
+@given(st.floats(-50, 50), st.floats(0.1, 50), st.floats(-2, 2), st.floats(-2, 2))
+def test_no_single_gaussian_is_likelier_for_two_targets_than_their_middle_with_a_quarter_of_the_squared_gap(
+    first, gap, shift, stretch
+):
+    """The paper's observation: the variance cannot fall below (f₁ − f₂)²/4, nor the loss below its loss."""
+    targets = torch.tensor([first, first + gap], dtype=torch.float64)
+    mean, variance = gaussian_mixture(targets, torch.zeros(2, dtype=torch.float64))
+    torch.testing.assert_close(
+        variance, torch.tensor(gap, dtype=torch.float64) ** 2 / 4, rtol=1e-9, atol=1e-12
+    )
+    floor = gaussian_nll(mean, variance.log(), targets).mean()
+    torch.testing.assert_close(floor, 0.5 * (variance.log() + 1), rtol=1e-9, atol=1e-9)
+    other = gaussian_nll(mean + shift, variance.log() + stretch, targets).mean()
+    assert other >= floor - 1e-9

@@ -22,9 +22,11 @@ from owlrl.experiments.metrics import (
     iqm,
     iqm_over_seeds,
     mean_score,
+    probability_of_improvement,
     regret,
     steps_to_identify,
     stratified_bootstrap,
+    welch_test,
 )
 
 UNIT = st.floats(0, 1, width=16)
@@ -185,8 +187,37 @@ def test_bootstrap_interval_covers_the_mean_about_as_often_as_it_says():
         (lambda: steps_to_identify([0], [1], [0]), r"expected \(T, E\)"),
         (lambda: steps_to_identify([[0]], [2], [0]), "lengths go from 2 to 2; expected 1 to 1"),
         (lambda: identification_accuracy([[0]], [0], [0]), "expected 1 to 1"),
+        (lambda: welch_test([1.0], [1.0, 2.0]), "expected two scores at least"),
+        (lambda: probability_of_improvement([], [1.0]), "expected a score per seed"),
     ],
 )
 def test_bad_input_is_named(call, message):
     with pytest.raises(OwlValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "p"),  # by scipy.stats.ttest_ind(first, second, equal_var=False)
+    [
+        ([1.0, 2.0], [5.0, 6.1], 0.03270806627),
+        ([1.0, 2.0, 3.0], [2.0, 3.0, 7.0], 0.32134185513),
+        ([0.2, 0.4, 0.4, 0.6, 0.2], [1.0, 0.8, 1.0, 1.0, 1.0], 0.00036890842),
+    ],
+)
+def test_welch_s_test_gives_the_p_value_of_the_reference(first, second, p):
+    assert welch_test(first, second) == pytest.approx(p, rel=1e-5) == welch_test(second, first)
+
+
+def test_welch_s_test_where_nothing_varies():
+    assert welch_test([0.5, 0.5], [0.5, 0.5]) == 1.0 and welch_test([0.0, 0.0], [1.0, 1.0]) == 0.0
+
+
+@given(
+    hnp.arrays(np.float64, st.integers(1, 6), elements=UNIT),
+    hnp.arrays(np.float64, st.integers(1, 6), elements=UNIT),
+)
+def test_the_probability_of_improvement_counts_pairs(first, second):
+    wins = [(x > y) + 0.5 * (x == y) for x in first for y in second]
+    found = probability_of_improvement(first, second)
+    assert found == pytest.approx(np.mean(wins))
+    assert found + probability_of_improvement(second, first) == pytest.approx(1.0)

@@ -17,6 +17,9 @@ from owlrl.experiments.multi_mnist import (
     draw_supervised,
     read_digits,
     read_idx,
+    reproduce,
+    supervised_rows,
+    supervised_runs,
     two_digits,
 )
 
@@ -116,3 +119,31 @@ def test_one_gaussian_head_for_two_targets_has_a_loss_floor():
             prediction -= 0.25 * grad
     torch.testing.assert_close(loss().detach(), (f1 - f2).square() / 4, rtol=0, atol=1e-12)
     torch.testing.assert_close(prediction.detach(), (f1 + f2) / 2, rtol=0, atol=1e-12)
+
+
+def write_digits(folder):
+    digits = drawn(60, seed=3)
+    for prefix in ("train", "t10k"):
+        (folder / f"{prefix}-images-idx3-ubyte").write_bytes(idx(digits.images))
+        (folder / f"{prefix}-labels-idx1-ubyte").write_bytes(idx(digits.labels))
+
+
+def test_the_study_keeps_each_run_and_goes_on_from_there(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("owlrl.experiments.multi_mnist.TEST", 20)
+    write_digits(tmp_path)
+    output = tmp_path / "runs"
+    with pytest.raises(OwlValueError, match="data is None; expected a folder with MNIST's four IDX files"):
+        reproduce(output, seeds=1)
+    chosen = {"seeds": 1, "methods": ("gem",), "frames": 30}
+    assert reproduce(output, **chosen, data=tmp_path) == 0
+    first = capsys.readouterr().out
+    assert [line.split(" | ")[:3] for line in first.splitlines()[2:]] == [
+        ["| gem", "1", "1"],
+        ["| gem", "2", "1"],
+    ]
+    rows = supervised_rows(output)
+    assert [(row["method"], row["heads"], row["images"]) for row in rows] == [("gem", 1, 30), ("gem", 2, 30)]
+    assert reproduce(output, **chosen) == 0  # nothing is missing, so that no digits are needed
+    assert capsys.readouterr().out == first
+    with pytest.raises(OwlValueError, match="methods has a-gem; expected some of none, ewc, gem"):
+        supervised_runs(seeds=1, methods=["a-gem"])

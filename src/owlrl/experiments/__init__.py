@@ -19,9 +19,11 @@ from owlrl.experiments.metrics import (
     iqm,
     iqm_over_seeds,
     mean_score,
+    probability_of_improvement,
     regret,
     steps_to_identify,
     stratified_bootstrap,
+    welch_test,
 )
 from owlrl.experiments.models import (
     History,
@@ -32,6 +34,8 @@ from owlrl.experiments.models import (
     model_state,
     train_model,
 )
+from owlrl.experiments.paper import paper_tables
+from owlrl.experiments.paper_plots import completions, head_errors, selection_bars, selections
 from owlrl.experiments.plan import Plan
 from owlrl.experiments.plots import head_probabilities, learning_curves
 from owlrl.experiments.policies import parse_policy
@@ -48,6 +52,7 @@ from owlrl.experiments.results import (
     write_result,
 )
 from owlrl.experiments.session import Session
+from owlrl.experiments.shared_grid import SharedGrid, four_rooms, shared_grid
 from owlrl.experiments.studies import STUDIES, StudyPlan, reproduce, study_runs, study_table
 from owlrl.experiments.study import Study, Trial, Verdict
 from owlrl.experiments.summary import Group, group_by_run
@@ -76,6 +81,7 @@ __all__ = [
     "Run",
     "Score",
     "Session",
+    "SharedGrid",
     "Study",
     "StudyPlan",
     "Trial",
@@ -85,6 +91,7 @@ __all__ = [
     "Wrapped",
     "compare",
     "compare_file",
+    "completions",
     "cumulative_performance",
     "described",
     "environment",
@@ -94,9 +101,11 @@ __all__ = [
     "final_performance",
     "forgetting",
     "forward_transfer",
+    "four_rooms",
     "frame_strip",
     "greedy_policy",
     "group_by_run",
+    "head_errors",
     "head_probabilities",
     "identification_accuracy",
     "iqm",
@@ -109,7 +118,9 @@ __all__ = [
     "markdown_tables",
     "mean_score",
     "model_state",
+    "paper_tables",
     "parse_policy",
+    "probability_of_improvement",
     "q_heatmap",
     "read_result",
     "record_episode",
@@ -121,6 +132,9 @@ __all__ = [
     "run_all",
     "run_experiment",
     "run_trial",
+    "selection_bars",
+    "selections",
+    "shared_grid",
     "steps_to_identify",
     "stratified_bootstrap",
     "study_runs",
@@ -129,6 +143,7 @@ __all__ = [
     "train",
     "train_model",
     "value_map",
+    "welch_test",
     "write_gif",
     "write_report",
     "write_result",

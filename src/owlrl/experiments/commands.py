@@ -66,9 +66,9 @@ class Train:
     arguments: tuple[str, ...] = ()
     """arguments of the environments, e.g. breadcrumbs=true"""
     method: str = "owl-memory"
-    """experience-replay, one-head-rehearsal, owl, owl-loss, owl-warm-start, owl-no-ewc, owl-distill-current,
-    full-rehearsal, owl-mlp-head, owl-epsilon-restart-1x, owl-epsilon-restart-2x, owl-dropout-0.05,
-    owl-dropout-0.1, owl-dropout-0.2 or owl-memory"""
+    """experience-replay, one-head-rehearsal, owl, owl-loss, owl-warm-start, owl-warm-start-100k, owl-no-ewc,
+    owl-distill-current, full-rehearsal, owl-mlp-head, owl-epsilon-restart-1x, owl-epsilon-restart-2x,
+    owl-dropout-0.05, owl-dropout-0.1, owl-dropout-0.2 or owl-memory"""
     seed: int = 0
     """of everything"""
     frames: int | None = None

