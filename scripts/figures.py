@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.defaults import judgements
-from owlrl.experiments import Result, study_runs
+from owlrl.experiments import Result, completions, four_rooms, q_heatmap, selection_bars, study_runs
 from owlrl.experiments.plots import INK, QUIET, new_figure, plain
 from owlrl.experiments.summary import Estimate, Group, group_by_run, single_task_scores
 from scripts import rooms
@@ -321,6 +321,15 @@ def draw_curve() -> Any:
     return figure
 
 
+def _of_sc5(*methods: str) -> list[Group]:
+    return [group for group in groups_of("sc5", 10) if group.run.method in methods]
+
+
+def draw_completions() -> Any:
+    """How often each of five crossings was solved so far."""
+    return completions([result for group in _of_sc5(*NAMES) for result in group.results])
+
+
 # Each figure, and what it is drawn from.
 FIGURES: dict[str, tuple[Callable[[], Any], Sequence[str]]] = {
     "summary": (draw_summary, [GRID]),
@@ -335,6 +344,9 @@ FIGURES: dict[str, tuple[Callable[[], Any], Sequence[str]]] = {
     "pendulum": (draw_pendulum, [PENDULUM]),
     "stable-baselines3": (draw_sb3, [f"{RUNS}/sb3"]),
     "defaults": (draw_defaults, [f"{RUNS}/defaults"]),
+    "four-rooms": (lambda: q_heatmap(four_rooms().maps), []),
+    "completions": (draw_completions, [GRID]),
+    "selection-bars": (lambda: selection_bars(_of_sc5(PAPER)[0]), [GRID]),
     "reference-sac": (draw_sac, [f"{RUNS}/sac_returns.jsonl"]),
 }
 

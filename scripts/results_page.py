@@ -16,6 +16,7 @@ Run from the root of the checkout after new runs: ``python -m scripts.results_pa
 is filled from the results in the directory; the tests compare the pages with it. Headings of the
 tables are set in bold, since what is folded away has no place in a table of contents. The table of the bare
 call is what ``python benchmarks/defaults.py --table`` prints; the summary is that of ``scripts.figures``.
+Blocks of docs/paper.md are made by the functions in ``BLOCKS``.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ import re
 
 from benchmarks.defaults import RESULTS as DEFAULTS
 from benchmarks.defaults import table as defaults_table
-from owlrl.experiments import study_runs, study_table
-from scripts.figures import summary_table
+from owlrl.experiments import paper_tables, selections, study_runs, study_table
+from scripts.figures import GRID, NAMES, RUNS, groups_of, summary_table
 from scripts.results_data import ROOT, results_in
 
-PAGES = sorted((ROOT / "docs" / "results").glob("*.md"))
+PAGES = [*sorted((ROOT / "docs" / "results").glob("*.md")), ROOT / "docs" / "paper.md"]
 PRINTED = re.compile(
     r"```bash\nowlrl reproduce (?P<study>\S+) --seeds (?P<seeds>\d+) --jobs 2 --output (?P<directory>\S+)\n"
     r"```\n\n<details>\n<summary>[^\n]*</summary>\n\n<!-- printed -->\n(?P<tables>.*?)<!-- end -->",
@@ -38,6 +39,30 @@ PRINTED = re.compile(
 
 SUMMARY = re.compile(r"<!-- summary(?P<studies>[^>]*) -->\n(?P<table>.*?)<!-- end summary -->", re.DOTALL)
 BARE_CALL = re.compile(r"<!-- defaults -->\n(?P<table>.*?)<!-- end defaults -->", re.DOTALL)
+
+
+BLOCK = re.compile(r"<!-- (?P<name>paper-\S+) -->\n(?P<table>.*?)<!-- end (?P=name) -->", re.DOTALL)
+
+
+def selection_table() -> str:
+    """Ways to select a head beside random heads, as in the paper's bar chart."""
+    lines = ["| tasks | method | way to act | seeds | mean score | p | better than random heads |"]
+    lines.append("| --- | --- | --- | --- | --- | --- | --- |")
+    for tasks, seeds in (("sc5", 10), ("sc3+dk2", 3)):
+        for group in groups_of(tasks, seeds):
+            for found in selections(group) if group.run.method in ("owl", "owl-memory") else ():
+                seeds_of, mean = len(found.scores), sum(found.scores) / len(found.scores)
+                lines.append(
+                    f"| {group.run.tasks} | {NAMES[group.run.method]} | {found.policy} | {seeds_of} | "
+                    f"{mean:.2f} | {found.p:.2g} | {found.better:.2f} |"
+                )
+    return "\n".join(lines) + "\n"
+
+
+BLOCKS = {
+    "paper-tables": lambda: paper_tables([*results_in(GRID), *results_in(f"{RUNS}/paper")]),
+    "paper-selection": selection_table,
+}
 
 
 def bare_call() -> str:
@@ -59,6 +84,11 @@ def summed_up(found: re.Match[str]) -> str:
     return f"<!-- summary{studies} -->\n{summary_table(*studies.split())}\n<!-- end summary -->"
 
 
+def of_paper(found: re.Match[str]) -> str:
+    """The block of docs/paper.md with that name."""
+    return f"<!-- {found['name']} -->\n{BLOCKS[found['name']]()}<!-- end {found['name']} -->"
+
+
 def filled(page: str) -> str:
     """The page with each command's own tables below it."""
 
@@ -67,6 +97,9 @@ def filled(page: str) -> str:
         before, after = match.start("tables") - start, match.end("tables") - start
         return f"{head[:before]}\n{printed(match)}\n{head[after:]}"
 
+    page = BLOCK.sub(
+        lambda found: f"<!-- {found['name']} -->\n{BLOCKS[found['name']]()}<!-- end {found['name']} -->", page
+    )
     page = SUMMARY.sub(summed_up, page)
     page = BARE_CALL.sub(lambda _: f"<!-- defaults -->\n{bare_call()}\n<!-- end defaults -->", page)
     return PRINTED.sub(fill, page)

@@ -351,7 +351,7 @@ def test_a_study_in_a_file(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out.split()[:3] == ["done", first, "missing"]
 
 
-def test_a_study_that_does_its_own_runs(tmp_path, monkeypatch):
+def test_a_study_that_does_its_own_runs(tmp_path, capsys, monkeypatch):
     def own(output, **options):
         asked.append((output, options))
         return 0
@@ -361,6 +361,18 @@ def test_a_study_that_does_its_own_runs(tmp_path, monkeypatch):
     monkeypatch.setattr(cheetah, "reproduce", own, raising=False)
     assert main(["reproduce", "cheetah", "--jobs", "2", "--output", str(tmp_path)]) == 0
     assert asked == [(tmp_path / "cheetah", {"seeds": 5, "jobs": 2, "methods": (), "frames": None})]
+    told = refused(capsys, "reproduce", "paper", "--data", str(tmp_path))
+    assert "paper has no --data; leave it out" in told
+    assert "has no --list" in refused(capsys, "reproduce", "multi_mnist", "--list")
+
+
+def test_the_paper_s_runs_are_listed(tmp_path, capsys):
+    chosen = ["--seeds", "1", "--methods", "experience-replay", "--output", str(tmp_path)]
+    assert main(["reproduce", "paper", "--list", *chosen]) == 0
+    listed = capsys.readouterr().out.splitlines()
+    assert [line.split("-s0-")[0] for line in listed] == [
+        f"missing {tasks}-experience-replay" for tasks in ("sc2", "sc3", "sc5", "sc3-dk2")
+    ]
 
 
 def test_version_and_overview(capsys):

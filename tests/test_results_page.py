@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.defaults import judgements, verdict
 from scripts.figures import DIGESTS, FIGURES, IMAGES, digests, from_notebooks, summary_table
-from scripts.results_page import BARE_CALL, PAGES, PRINTED, SUMMARY, bare_call, printed
+from scripts.results_page import BARE_CALL, BLOCK, BLOCKS, PAGES, PRINTED, SUMMARY, bare_call, printed
 
 ALL_TEXT = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
 GALLERY = (IMAGES.parent / "gallery.md").read_text(encoding="utf-8")
@@ -22,6 +22,13 @@ def test_tables_are_what_the_commands_print():
     for command in COMMANDS:
         same = command["tables"] == f"\n{printed(command)}\n"
         assert same, f"{command['study']} has changed; run: python -m scripts.results_page"
+
+
+def test_the_tables_of_the_paper_are_those_of_the_runs():
+    found = {block["name"]: block["table"] for block in BLOCK.finditer(ALL_TEXT)}
+    assert set(found) == set(BLOCKS)
+    for name, table in found.items():
+        assert table == BLOCKS[name](), f"{name} has changed; run: python -m scripts.results_page"
 
 
 def test_the_table_of_the_bare_call_is_that_of_the_runs():

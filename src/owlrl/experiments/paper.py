@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from owlrl.experiments.config import Run
-from owlrl.experiments.fanout import run_all
+from owlrl.experiments.fanout import run_all, unfinished
 from owlrl.experiments.recipes import recipe_of
 from owlrl.experiments.results import Result, load_results
 from owlrl.experiments.summary import Group, Quartiles, group_by_run
@@ -265,9 +265,20 @@ def paper_tables(results: Iterable[Result]) -> str:
 
 
 def reproduce(
-    output: Path, *, seeds: int = 1, jobs: int = 1, methods: tuple[str, ...] = (), frames: int | None = None
+    output: Path,
+    *,
+    seeds: int = 5,
+    jobs: int = 1,
+    methods: tuple[str, ...] = (),
+    frames: int | None = None,
+    only_list: bool = False,
 ) -> int:
     """Do what is missing at the paper's settings and print its tables; 1 if a run failed."""
-    attempts = run_all(paper_runs(seeds=seeds, methods=methods, frames=frames), output, jobs=jobs)
+    runs = paper_runs(seeds=seeds, methods=methods, frames=frames)
+    if only_list:
+        for run in runs:
+            print("missing" if unfinished([run], output) else "done   ", run.id)
+        return 0
+    attempts = run_all(runs, output, jobs=jobs)
     print(paper_tables(load_results(output)), end="")
     return 1 if any(attempt.error is not None for attempt in attempts) else 0
