@@ -45,6 +45,7 @@ STUDY_FILES = {  # studies that are modules of owlrl.experiments, made like a fi
     "cheetah": "HalfCheetah forward and backward, SAC of Stable-Baselines3 (extras mujoco, sb3)",
     "multi_mnist": "two digits in an image, a task for each: EWC and GEM, one head and two (--data)",
     "paper": "every cell of the paper's tables at its settings and length: many hours, resumable",
+    "thousand": "a thousand hidden goals in one pass, the reference SAC: score, cost and memory over tasks",
 }
 CONTROL_DEFAULTS: dict[str, Any] = {"frames": 20_000, "num_envs": 4, "eval_every": 5_000}
 

@@ -184,7 +184,7 @@ class SAC(LearningLoop):
             for parameter in own:
                 parameter.grad = None
             # to its own parameters only: the policy's loss costs the critics no gradient
-            value.backward(inputs=own)  # type: ignore[no-untyped-call]
+            value.backward(inputs=[p for p in own if p.requires_grad])  # type: ignore[no-untyped-call]
             optimizer.step()
         return value.detach(), further.detach()
 

@@ -1,0 +1,366 @@
+"""A thousand tasks on a laptop: a hidden goal each, learned one after the other in one pass.
+
+``owlrl reproduce thousand`` trains `owlrl.learners.SAC` on a thousand goals of `owlrl.envs.ReachVectorEnv`
+and scores all tasks learned so far after 1, 2, 5, 10, ... of them. A score of 1 is the best return of a
+goal, 0 the most that one policy can have in the mean over all goals; both are exact.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from owlrl import OwlWrapper, UniformSelector
+from owlrl._arguments import Arguments
+from owlrl.acting import run_episodes
+from owlrl.envs import ReachVectorEnv, best_return, reach_goals, single_policy_bound
+from owlrl.errors import OwlValueError
+from owlrl.experiments._optional import optional
+from owlrl.experiments.plots import new_figure, plain
+from owlrl.learners import SAC, SAC_FAST
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["draw_thousand", "run_thousand"]
+
+COPIES = 16  # environments side by side in training
+FRAMES = 4_000  # per goal
+SAVE_EVERY = 25  # goals
+CONTROLS = 200  # goals at most for the methods beside owl: by then it is clear how they do
+# chosen on goals and seed 100: short episodes without noise need little entropy and a short horizon
+SETTINGS = replace(
+    SAC_FAST,
+    batch_size=64,
+    learning_rate=3e-3,
+    gamma=0.8,
+    initial_alpha=0.05,
+    target_entropy=-4.0,
+    update_every=8,
+    learning_starts=250,
+)
+METHODS = {
+    "owl": "`OwlWrapper(agent)`, nothing else said",
+    "frozen trunk": "the same heads on a trunk that stays as it was drawn at random",
+    "bare": "the agent without a wrapper; it starts over after an interruption",
+}
+Goals = npt.NDArray[np.float64]
+Scores = npt.NDArray[np.float64]
+
+
+def reach_scores(returns: npt.ArrayLike, goals: Goals, of: Goals) -> Scores:
+    """Returns (n,) of ``goals`` (n, 2) as scores: 1 is the best, 0 the bound of one policy for ``of``.
+
+    >>> import numpy as np
+    >>> from owlrl.experiments.thousand import reach_scores
+    >>> goals = np.array([[1.0, 0.0], [-1.0, 0.0]])
+    >>> reach_scores([-1.2, -20.0], goals, goals).round(6)
+    array([1., 0.])
+    """
+    bound = single_policy_bound(of)
+    found: Scores = (np.asarray(returns) - bound) / (best_return(goals) - bound)
+    return found
+
+
+def blind_start(goals: Goals, of: Goals) -> Scores:
+    """The score (n,) of whoever learns the goal from the first reward: it stays in the middle for that step.
+
+    Goals are as likely on every side, so no first step does better in the mean over goals drawn evenly.
+
+    >>> import numpy as np
+    >>> from owlrl.experiments.thousand import blind_start
+    >>> goals = np.array([[1.0, 0.0], [-1.0, 0.0]])
+    >>> blind_start(goals, goals).round(3)  # -1 for the step that is lost, of a range of 18.8
+    array([0.947, 0.947])
+    """
+    rest = np.maximum(np.abs(goals)[..., None] - 0.2 * np.arange(20), 0.0)  # one step later than the best
+    return reach_scores(-(rest**2).sum(axis=(-2, -1)), goals, of)
+
+
+class _GivenHeads:
+    """A policy of many environments, each with the head of its task."""
+
+    def __init__(self, act: Callable[[Any], Any]) -> None:
+        self.act = act
+
+    def reset(self, **_: Any) -> None:
+        """There is nothing to forget."""
+
+    def observe(self, *_: Any, **__: Any) -> None:
+        """There is nothing to find out."""
+
+
+@dataclass
+class _Run:
+    """One method with one seed: a line per look in ``path``, and the state beside it, so that it goes on."""
+
+    method: str
+    seed: int
+    goals: Goals  # all of the study, which a score of 0 is of
+    count: int  # of them that are learned
+    frames: int
+    path: Path
+    rows: list[dict[str, Any]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.agent = SAC(self._env(0), config=SETTINGS, seed=self.seed, device="cpu")
+        self.owl: OwlWrapper | None = None
+        self.begun = _resident()
+        if self.method != "bare":
+            self.owl = self._wrapped(OwlWrapper)
+
+    @property
+    def state(self) -> Path:
+        """Where the wrapper is kept while the run is not finished."""
+        return self.path.with_suffix(".owl")
+
+    def _wrapped(self, wrap: Callable[..., OwlWrapper]) -> OwlWrapper:
+        """The wrapper with all defaults; a trunk that is frozen needs no regularizer."""
+        if self.method == "owl":
+            return wrap(self.agent)
+        owl = wrap(self.agent, regularizer=None)
+        for network in owl.learner.networks.values():
+            for parameter in network.shared_parameters().values():
+                parameter.requires_grad_(False)
+        return owl
+
+    def _env(self, number: int) -> ReachVectorEnv:
+        return ReachVectorEnv(COPIES, goal=self.goals[number])
+
+    def run(self, progress: Callable[[str], None]) -> list[dict[str, Any]]:
+        """Learn all goals, or those that are left."""
+        looks, number = looks_at(self.count), self._resume()
+        spent = {"learn": 0.0, "leave": 0.0}
+        while number < self.count:
+            self._learn(number, spent)
+            number += 1
+            if number in looks:
+                self.rows.append(self._look(number, spent))
+                self.path.write_text("".join(json.dumps(row) + "\n" for row in self.rows), encoding="utf-8")
+            if self.owl is not None and (number in looks or number % SAVE_EVERY == 0):
+                self.owl.save(self.state)
+            progress(f"{self.method}, seed {self.seed}: {number} of {self.count} goals")
+        self.state.unlink(missing_ok=True)
+        return self.rows
+
+    def _resume(self) -> int:
+        """The goals that are learned already."""
+        if self.owl is None or not self.state.exists():
+            return 0
+        self.owl.unwrap()
+        self.owl = self._wrapped(partial(OwlWrapper.load, self.state))
+        done = len(self.owl.tasks)
+        self.rows = [row for row in read_rows([self.path]) if row["tasks"] <= done]
+        return done
+
+    def _learn(self, number: int, spent: dict[str, float]) -> None:
+        begun = time.process_time()
+        env = self._env(number)
+        if self.owl is None:
+            self.agent.set_env(env)
+            self.agent.learn(self.frames)
+            spent["learn"] = time.process_time() - begun
+            return
+        with self.owl.task(str(number), env=env):
+            self.agent.learn(self.frames)
+            spent["learn"] = time.process_time() - begun
+        spent["leave"] = time.process_time() - begun - spent["learn"]
+
+    def _look(self, number: int, spent: dict[str, float]) -> dict[str, Any]:
+        """Scores of all goals so far, and what the last one cost."""
+        goals = self.goals[:number]
+        row: dict[str, Any] = {"method": self.method, "seed": self.seed, "tasks": number}
+        row["given"] = _summary(self._scored(_GivenHeads(self._given(number)), goals))
+        if self.owl is not None:
+            row["unknown"] = _summary(self._scored(self.owl.policy(), goals))
+            row["random heads"] = _summary(
+                self._scored(self.owl.policy(UniformSelector(seed=self.seed)), goals)
+            )
+        row["blind start"] = _summary({"score": blind_start(goals, self.goals)})
+        updates = self.frames / SETTINGS.update_every
+        row["ms per update"] = 1e3 * spent["learn"] / updates
+        row["s to leave"] = spent["leave"]
+        row["MB kept"] = 0.0 if self.owl is None else self._kept() / 2**20
+        row["MB of memory"] = _resident() - self.begun
+        return row
+
+    def _kept(self) -> int:
+        """Bytes of the file that `OwlWrapper.save` writes."""
+        assert self.owl is not None
+        self.owl.save(self.state)
+        return self.state.stat().st_size
+
+    def _given(self, number: int) -> Callable[[Any], Any]:
+        if self.owl is None:
+            return self.agent.predict
+        learner = self.owl.learner
+        heads = torch.tensor([self.owl.tasks[str(k)].head for k in range(number)])
+        return lambda observation: learner.act(torch.as_tensor(observation), heads).numpy()
+
+    def _scored(self, policy: Any, goals: Goals) -> dict[str, Scores]:
+        """An episode of every goal side by side; all are equally long, so they end in the goals' order."""
+        found = run_episodes(policy, ReachVectorEnv(len(goals), goal=goals), episodes=len(goals), seed=0)
+        scores = {"score": reach_scores(found.returns, goals, self.goals)}
+        if found.likeliest is not None and found.settled is not None:
+            right = found.likeliest == np.arange(len(goals))
+            scores |= {"found": right.astype(float), "steps": found.settled[right].astype(float)}
+        return scores
+
+
+def looks_at(goals: int) -> list[int]:
+    """After how many goals all are scored: 1, 2, 5, 10, ... and the last."""
+    return sorted({k * 10**e for e in range(6) for k in (1, 2, 5) if k * 10**e < goals} | {goals})
+
+
+def run_thousand(
+    output: str | Path,
+    *,
+    goals: int = 1_000,
+    frames: int = FRAMES,
+    methods: Sequence[str] = tuple(METHODS),
+    seeds: Sequence[int] = (0,),
+    progress: Callable[[str], None] = lambda text: None,
+) -> list[dict[str, Any]]:
+    """Run the study; a rerun goes on.
+
+    Args:
+        output: a directory; a run is a file of JSON lines in it.
+        goals: how many tasks; the methods beside owl learn 200 of them at most.
+        frames: per task.
+        methods: names of `METHODS`.
+        seeds: of the agents, and of the goals.
+        progress: called with a line of text after each task.
+
+    Returns:
+        One row per look of each run.
+
+    >>> from owlrl.experiments.thousand import run_thousand
+    >>> run_thousand("runs/thousand", methods=["ewc"])
+    Traceback (most recent call last):
+    ...
+    owlrl.errors.OwlValueError: run_thousand: methods has ['ewc']; expected some of ['owl', 'frozen trunk', \
+'bare']
+    """
+    arguments = Arguments("run_thousand")
+    goals, frames = arguments.integer("goals", goals), arguments.integer("frames", frames, least=1_000)
+    if unknown := sorted(set(methods) - set(METHODS)):
+        arguments.problem(f"methods has {unknown}; expected some of {list(METHODS)}")
+    arguments.check()
+    folder = Path(output)
+    folder.mkdir(parents=True, exist_ok=True)
+    rows: list[dict[str, Any]] = []
+    for seed in seeds:
+        for method in methods:
+            path = folder / f"{method.replace(' ', '-')}-{seed}.jsonl"
+            done = list(read_rows([path]))
+            count = goals if method == "owl" else min(goals, CONTROLS)
+            if not done or done[-1]["tasks"] < count:
+                done = _Run(method, seed, reach_goals(goals, seed=seed), count, frames, path).run(progress)
+            rows += done
+    return rows
+
+
+def read_rows(paths: Sequence[Path]) -> Iterator[dict[str, Any]]:
+    """The rows of these files, as far as they exist."""
+    for path in paths:
+        if path.exists():
+            yield from map(json.loads, path.read_text(encoding="utf-8").splitlines())
+
+
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """Markdown: one line per method, seed and number of tasks."""
+    columns = ("given", "unknown", "random heads", "blind start")
+    names = ["method", "seed", "tasks", *columns, "found", "steps", "ms per update", "s to leave", "MB kept"]
+    lines = ["| " + " | ".join(names) + " |", "|" + "---|" * len(names)]
+    for row in rows:
+        unknown = row.get("unknown", {})
+        cells = [row["method"], row["seed"], row["tasks"]]
+        cells += [f"{row[c]['score']['mean']:.3f}" if c in row else "" for c in columns]
+        cells += (
+            [f"{unknown['found']['mean']:.2f}", f"{unknown['steps']['median']:g}"] if unknown else ["", ""]
+        )
+        cells += [f"{row['ms per update']:.2f}", f"{row['s to leave']:.2f}", f"{row['MB kept']:.0f}"]
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
+    return "\n".join(lines)
+
+
+def draw_thousand(rows: Sequence[dict[str, Any]]) -> Figure:
+    """Score, cost of an update and what is kept over the number of tasks, of one seed.
+
+    >>> from owlrl.experiments.thousand import draw_thousand
+    >>> draw_thousand([])
+    Traceback (most recent call last):
+    ...
+    owlrl.errors.OwlValueError: draw_thousand: there is no row; run owlrl reproduce thousand first
+    """
+    if not rows:
+        raise OwlValueError("draw_thousand: there is no row; run owlrl reproduce thousand first")
+    figure = new_figure(11.0, 3.4, what="the figure of a thousand tasks")
+    scores, cost, kept = figure.subplots(1, 3, width_ratios=(2, 1, 1))
+    own = [row for row in rows if row["method"] == "owl"]
+    lines = [("owl, task given", own, "given"), ("owl, task unknown", own, "unknown")]
+    lines += [("goal known after one step", own, "blind start"), ("random heads", own, "random heads")]
+    for method in ("frozen trunk", "bare"):
+        lines.append((f"{method}, task given", [row for row in rows if row["method"] == method], "given"))
+    for name, of, mode in lines:
+        style = (
+            {"linestyle": "--", "color": "grey"}
+            if mode == "blind start"
+            else {"marker": "o", "markersize": 3.0}
+        )
+        points = [(row["tasks"], row[mode]["score"]["mean"]) for row in of if mode in row]
+        scores.plot(*zip(*points, strict=True), label=name, **style) if points else None
+    scores.set(xscale="log", xlabel="tasks learned", ylabel="score, mean over tasks", ylim=(-0.6, 1.05))
+    scores.legend(frameon=False, fontsize="small", loc="lower left")
+    for axes, name, text in ((cost, "ms per update", "ms per update"), (kept, "MB kept", "MB on disk")):
+        axes.plot([row["tasks"] for row in own], [row[name] for row in own], marker="o", markersize=3.0)
+        axes.set(xscale="log", xlabel="tasks learned", ylabel=text)
+        axes.set_ylim(bottom=0.0)
+    for axes in (scores, cost, kept):
+        plain(axes)
+    return figure
+
+
+def reproduce(
+    output: Path, *, seeds: int = 1, jobs: int = 1, methods: tuple[str, ...] = (), frames: int | None = None
+) -> int:
+    """`owlrl reproduce thousand`: run it, print the table, draw the figure."""
+    bar = optional("tqdm", extra="cli", what="the study thousand").tqdm(unit=" goals")
+    rows = run_thousand(
+        output,
+        frames=frames or FRAMES,
+        methods=methods or tuple(METHODS),
+        seeds=range(seeds),
+        progress=lambda text: (bar.set_description(text), bar.update())[0],
+    )
+    bar.close()
+    print(table(rows))
+    draw_thousand(rows).savefig(output / "thousand.svg")
+    return 0
+
+
+def _summary(values: dict[str, Scores]) -> dict[str, dict[str, float]]:
+    """Mean, median and worst of each."""
+    return {
+        name: {"mean": float(v.mean()), "median": float(np.median(v)), "worst": float(v.min())}
+        for name, v in values.items()
+        if len(v)
+    }
+
+
+def _resident() -> float:
+    """The most memory that this process had so far, in MB; where that is not known, not a number."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return float("nan")
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
