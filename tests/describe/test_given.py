@@ -64,7 +64,7 @@ def test_a_bound_learner_s_parts_are_all_looked_at():
         "per_task['epsilon'] is a int; expected a Stateful",
         "targets has ['other'], which networks has not",
         "optimizers has []; expected the names of networks, ['q']",
-        "replay is a str and lacks",
+        "replay is a str; expected a TaskReplay, e.g. TaskScopedReplay(...)",
     ):
         assert part in text, part
 

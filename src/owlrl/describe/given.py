@@ -154,12 +154,12 @@ def check_bound(learner: OffPolicyLearner) -> list[str]:
 
 def part_problem(name: str, item: object, protocol: type, example: str) -> list[str]:
     """A message, in a list, if ``item`` lacks something of ``protocol``."""
-    if missing := missing_members(item, protocol):
-        lacks = ", ".join(missing)
-        return [
-            f"{name} is {kind_of(item)} and lacks {lacks}; expected a {protocol.__name__}, e.g. {example}"
-        ]
-    return []
+    missing = missing_members(item, protocol)
+    if not missing:
+        return []
+    own = type(item).__module__ != "builtins" and not isinstance(item, type)
+    lacks = f" and lacks {', '.join(missing)}" if own else ""  # names help one who has written some of them
+    return [f"{name} is {kind_of(item)}{lacks}; expected a {protocol.__name__}, e.g. {example}"]
 
 
 def trial_problems(learner: OffPolicyLearner, rows: Transitions) -> list[str]:

@@ -17,6 +17,7 @@ __all__ = [
     "HEAD_INITS",
     "IdleHeads",
     "Owned",
+    "all_parameters",
     "check_last",
     "extend_optimizer",
     "lend",
@@ -206,6 +207,23 @@ class IdleHeads:
 
 
 _IDLE: WeakKeyDictionary[Optimizer, IdleHeads] = WeakKeyDictionary()
+
+
+def all_parameters(optimizer: Optimizer) -> list[Tensor]:
+    """An optimizer's parameters in the order of its ``state_dict()``, hidden ones included.
+
+    >>> import torch
+    >>> from torch import nn
+    >>> from owlrl.heads.growth import IdleHeads, all_parameters
+    >>> layer = nn.Linear(1, 1)
+    >>> optimizer = torch.optim.Adam(layer.parameters())
+    >>> IdleHeads(optimizer).hide([layer.weight])
+    >>> all_parameters(optimizer)[0] is layer.weight
+    True
+    """
+    idle = _IDLE.get(optimizer)
+    full = {} if idle is None else {id(group): params for group, params, _ in idle._full}
+    return [p for group in optimizer.param_groups for p in full.get(id(group), group["params"])]
 
 
 class Owned:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 from stable_baselines3 import DQN, SAC
 from stable_baselines3.common.callbacks import (
     BaseCallback,
@@ -23,7 +22,7 @@ from owlrl import OwlWrapper
 from owlrl.checkpoint import load_state, save_state
 from owlrl.errors import OwlValueError
 from owlrl.wrapper_state import same_state
-from tests.adapters.helpers import Guess, any_model, dqn, other_env, same, weights
+from tests.adapters.helpers import KINDS, Guess, any_model, dqn, other_env, same, weights
 
 
 @pytest.mark.parametrize("kind", [DQN, SAC])
@@ -173,29 +172,27 @@ def test_a_save_that_waits_is_dropped_when_learn_fails(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_checkpoint_of_the_middle_of_a_task_can_be_taken_back(tmp_path):
-    """The way back after a crash: the last file of the wrapper, the task, the checkpoint."""
-    model = dqn()
-    owl = OwlWrapper(model, regularizer=None)
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_saved_inside_a_block_is_the_unwrapped_model(kind, tmp_path):
+    """With several heads, too: the active one, and its optimizer state, as `unwrap` gives them."""
+    model = any_model(kind)
+    owl = OwlWrapper(model, regularizer=None, evidence=None)
     with owl.task("a"):
         model.learn(30)
-    owl.save(tmp_path / "owl.safetensors")
-    callback = CheckpointCallback(20, str(tmp_path), save_replay_buffer=True)
-    with pytest.raises(KeyboardInterrupt), owl.task("b", env=Guess(sign=-1)):
-        model.learn(41, callback=callback)
-        raise KeyboardInterrupt
-    fresh = dqn()
-    again = OwlWrapper.load(tmp_path / "owl.safetensors", fresh, regularizer=None)
-    with again.task("b", env=Guess(sign=-1)):
-        fresh.set_parameters(tmp_path / "rl_model_40_steps.zip")
-        fresh.load_replay_buffer(tmp_path / "rl_model_replay_buffer_40_steps.pkl")
-        fresh.num_timesteps, fresh.learning_starts = 40, 0
-        assert len(again.replay) == 39  # a callback is called before the row of its step is stored
-        before = weights(fresh)
-        assert same(before, load_from_zip_file(tmp_path / "rl_model_40_steps.zip")[1]["policy"])
-        fresh.learn(20, reset_num_timesteps=False)
-        assert fresh.num_timesteps == 60
-        assert not same(before, weights(fresh))
-    head = again.learner.networks["q"].head_parameters(0)
-    for name, value in owl.learner.networks["q"].head_parameters(0).items():
-        assert torch.equal(head[name], value)  # the first task's, untouched by all this
+    with owl.task("b"):
+        model.learn(30, callback=CheckpointCallback(20, str(tmp_path)))
+        model.save(tmp_path / "model.zip")
+        all_heads = model.get_parameters()
+    assert any("extra_heads" in key for key in all_heads["policy"])
+    type(any_model(kind)).load(tmp_path / "rl_model_20_steps.zip")
+    loaded = type(any_model(kind)).load(tmp_path / "model.zip", env=model.get_env())
+    owl.unwrap("b")
+    saved = load_from_zip_file(tmp_path / "model.zip")[1]
+    for name, state in model.get_parameters().items():
+        if "state" in state:  # of an optimizer, by the number of the parameter
+            state, saved[name] = (
+                {**s, "state": dict(sorted(s["state"].items()))} for s in (state, saved[name])
+            )
+        assert same_state(state, saved[name]), name
+    assert same(weights(loaded), weights(model))
+    loaded.learn(30)

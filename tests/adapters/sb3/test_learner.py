@@ -502,3 +502,14 @@ except TypeError:
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_an_observation_of_another_shape_is_named():
+    model = dqn()
+    owl = OwlWrapper(model, regularizer=None)
+    with owl.task("a"):
+        model.learn(30)
+    policy = owl.policy()
+    policy.reset()
+    with pytest.raises(OwlValueError, match=r"observations have shape \(7,\); expected \(\d+,\), as in"):
+        policy.act(np.zeros(7, np.float32))

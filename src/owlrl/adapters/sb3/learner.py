@@ -21,6 +21,7 @@ from owlrl.adapters.sb3.envs import TaskEnvs, VectorEnvView, actions_in
 from owlrl.adapters.sb3.replay import ObservationRows, SB3Replay
 from owlrl.adapters.sb3.rollouts import Rollouts
 from owlrl.adapters.sb3.state import TaskParameter, TaskState
+from owlrl.adapters.sb3.whole import one_head
 from owlrl.describe.actor_critic import ActorCriticLearner
 from owlrl.describe.outputs import ActionBox, Deterministic, ScaledActions, TanhGaussian
 from owlrl.describe.q_learner import QLearner
@@ -197,6 +198,7 @@ class SB3Learner:
         """Give the networks their heads."""
         self._inner.bind()
         self._rollouts.install()
+        self._rollouts.plain = lambda found: one_head(self.model, found, self.networks)
         self._state.close()
 
     def unbind(self, head: int) -> None:
@@ -397,7 +399,7 @@ def _supported(model: object) -> Any:
     if isinstance(model, DQN | SAC | TD3) or "sb3_contrib.QRDQN" in kinds:
         return model
     name, kind = type(model).__name__, kind_of(model)
-    if kind != f"a {name}":
+    if "JAX" in kind:
         raise OwlTypeError(
             f"OwlWrapper: this is {kind}; use the DQN, SAC, TD3 or DDPG of stable_baselines3, which has them "
             "in torch with the same settings"
@@ -409,6 +411,6 @@ def _supported(model: object) -> Any:
             f"task with; {instead}"
         )
     raise OwlTypeError(
-        f"OwlWrapper: a {name} is not among the models that are known; expected a DQN, QRDQN, SAC, TD3 or "
+        f"OwlWrapper: {kind} is not among the models that are known; expected a DQN, QRDQN, SAC, TD3 or "
         f"DDPG; {instead}, or describe your own with QLearner or ActorCriticLearner"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,7 +20,7 @@ from owlrl.adapters.buffers import BufferReplay, Kept, _Mark, refill
 from owlrl.adapters.sb3.envs import TaskEnvs, actions_in, was_reset
 from owlrl.adapters.sb3.rollouts import Rollouts
 from owlrl.adapters.sb3.state import TaskState, last_seen, see_again
-from owlrl.errors import OwlTypeError
+from owlrl.errors import OwlTypeError, OwlValueError
 from owlrl.replay._rows import restored_generator
 
 __all__ = ["SB3Replay"]
@@ -223,6 +224,9 @@ class ObservationRows:
             return self._flat(observation)
         if self.parts is None:
             observation = _channels_first(observation, self.space)
+        if observation.numel() != len(observation) * math.prod(self.shape):
+            shape = tuple(observation.shape[1:])
+            raise OwlValueError(f"observations have shape {shape}; expected {self.shape}, as in training")
         return observation.reshape(len(observation), *self.shape).to(self.device)
 
     def unpack(self, rows: Tensor) -> Any:

@@ -62,6 +62,10 @@ class Rollouts:
         self.counter = counter
         self.where: Where = "outside"
         self.after_setup: Callable[[], None] | None = None  # once, if the next `learn` goes on
+        self.plain: Callable[[dict[str, Any]], dict[str, Any]] | None = (
+            None  # what ``save`` writes of parameters
+        )
+        self.saving = False
         self._at_start: list[Callable[[], None]] = []
         self._at_end: list[Callable[[], None]] = []
         self._waiting: dict[str, Callable[[], None]] = {}
@@ -180,6 +184,24 @@ class _Reports(OffPolicyAlgorithm):
         if rollouts is not None and rollouts.counter is not None:
             num_timesteps, total_timesteps = rollouts.counter.progress(num_timesteps, total_timesteps)
         super()._update_current_progress_remaining(num_timesteps, total_timesteps)
+
+    def save(self, *arguments: Any, **options: Any) -> None:
+        """Write a model of the active head alone, which its class can load."""
+        rollouts: Rollouts | None = getattr(self, ATTRIBUTE, None)
+        if rollouts is None:
+            return super().save(*arguments, **options)
+        rollouts.saving = True
+        try:
+            super().save(*arguments, **options)
+        finally:
+            rollouts.saving = False
+
+    def get_parameters(self) -> dict[str, Any]:
+        rollouts: Rollouts | None = getattr(self, ATTRIBUTE, None)
+        found: dict[str, Any] = super().get_parameters()
+        if rollouts is None or rollouts.plain is None or not rollouts.saving:
+            return found
+        return rollouts.plain(found)
 
     def _excluded_save_params(self) -> list[str]:
         return [*super()._excluded_save_params(), ATTRIBUTE]

@@ -13,9 +13,13 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.save_util import recursive_getattr
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
+from torch import Tensor
+from torch.optim import Optimizer
 
 from owlrl.adapters.sb3.rollouts import ATTRIBUTE, Rollouts
 from owlrl.adapters.sb3.state import last_seen, see_again
+from owlrl.heads.growth import all_parameters
+from owlrl.protocols import MultiHead
 from owlrl.replay._rows import restored_generator
 
 __all__ = ["at_border", "buffer_state", "load_buffer_state", "load_model_state", "model_state", "put_back"]
@@ -61,6 +65,57 @@ def model_state(model: OffPolicyAlgorithm) -> dict[str, Any]:
         "seen": last_seen(model),
         "actions": model.action_space.np_random.bit_generator.state,
     }
+
+
+def one_head(
+    model: OffPolicyAlgorithm, parameters: Mapping[str, Any], networks: Mapping[str, MultiHead]
+) -> dict[str, Any]:
+    """``model.get_parameters()`` as of a model that has the active head alone, under its first head's names.
+
+    >>> from stable_baselines3 import DQN
+    >>> from owlrl import OwlWrapper
+    >>> from owlrl.adapters.sb3.whole import one_head
+    >>> model = DQN("MlpPolicy", "CartPole-v1", buffer_size=10)
+    >>> owl = OwlWrapper(model)
+    >>> before = list(model.get_parameters()["policy"])
+    >>> _ = owl.learner.add_head()
+    >>> list(one_head(model, model.get_parameters(), owl.learner.networks)["policy"]) == before
+    True
+    """
+    taken: dict[int, Tensor] = {}  # by the id of a first head's parameter: the active head's
+    extra: set[int] = set()
+    for network in networks.values():
+        heads = [list(network.head_parameters(k).values()) for k in range(network.num_heads)]
+        taken |= {id(p): own for p, own in zip(heads[0], heads[network.pointer.head], strict=True)}
+        extra |= {id(p) for head in heads[1:] for p in head}
+        active = network.pointer.head
+    found = {}
+    for name, state in parameters.items():
+        item = recursive_getattr(model, name)
+        if isinstance(item, Optimizer):
+            found[name] = _one_head_optimizer(item, state, taken, extra)
+            continue
+        mine = f"extra_heads.{active - 1}."
+        own = {key.replace(mine, ""): value for key, value in state.items() if mine in key}
+        found[name] = {key: own.get(key, value) for key, value in state.items() if "extra_heads." not in key}
+    return found
+
+
+def _one_head_optimizer(
+    optimizer: Optimizer, state: Mapping[str, Any], taken: Mapping[int, Tensor], extra: set[int]
+) -> dict[str, Any]:
+    """An optimizer's state with the active head's in place of the first head's, and no other head's."""
+    order = all_parameters(optimizer)
+    place = {id(p): k for k, p in enumerate(order)}
+    kept = [k for k, p in enumerate(order) if id(p) not in extra]
+    number = {k: new for new, k in enumerate(kept)}
+    sources = {number[k]: place[id(taken.get(id(order[k]), order[k]))] for k in kept}
+    groups = [
+        {**group, "params": [number[k] for k in group["params"] if k in number]}
+        for group in state["param_groups"]
+    ]
+    states = {new: state["state"][k] for new, k in sources.items() if k in state["state"]}
+    return {"state": states, "param_groups": groups}
 
 
 def load_model_state(model: OffPolicyAlgorithm, state: Mapping[str, Any]) -> None:
