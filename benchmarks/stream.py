@@ -4,8 +4,8 @@
     python benchmarks/stream.py --cases pendulum             # one case
     python benchmarks/stream.py --table                      # print the table of what is there
 
-Tasks come in the order of the case once, then once more in random order; each visit is between 0.75 and 1.25
-times the case's length, drawn by the seed. The run with given borders has the same visits, in blocks of
+Tasks come in the order of the case once, and then come back twice in random order; each visit is between 0.75
+and 1.25 times the case's length (half of that when the task comes back), drawn by the seed. The run with given borders has the same visits, in blocks of
 ``owl.task``. Scores are those of ``owl.policy()``, the task unknown, over 32 episodes per task, as parts of
 the way from random heads to the run that was given the borders.
 """
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -34,6 +35,7 @@ from owlrl.envs import (
     task_set,
 )
 from owlrl.learners import DQN, SAC
+from owlrl.types import Transitions
 
 RESULTS = Path(__file__).parent / "results" / "stream"
 EPISODES = 32
@@ -57,6 +59,24 @@ def poles() -> Tasks:
         return gymnasium.vector.SyncVectorEnv([lambda: spec(max_episode_steps=200)] * copies)
 
     return {name: lambda copies, s=spec: make(s, copies) for name, spec in cart_poles().items()}
+
+
+def cheetahs() -> Tasks:
+    def make(weight: float, copies: int) -> Any:
+        def one() -> Any:
+            return gymnasium.make("HalfCheetah-v5", forward_reward_weight=weight, max_episode_steps=200)
+
+        same = gymnasium.vector.AutoresetMode.SAME_STEP
+        return one() if copies == 1 else gymnasium.vector.SyncVectorEnv([one] * copies, autoreset_mode=same)
+
+    return {name: lambda copies, w=w: make(w, copies) for name, w in (("forward", 1.0), ("backward", -1.0))}
+
+
+def sb3_sac(env: Any, seed: int) -> Any:
+    from stable_baselines3 import SAC as Model
+
+    size: dict[str, Any] = {"batch_size": 128, "buffer_size": 50_000, "policy_kwargs": {"net_arch": [64, 64]}}
+    return Model("MlpPolicy", env, learning_rate=1e-3, learning_starts=500, seed=seed, device="cpu", **size)
 
 
 def sb3_dqn(env: Any, seed: int) -> Any:
@@ -93,17 +113,104 @@ CASES: dict[str, tuple[Callable[[], Tasks], int, int, Callable[[Any, int], Any]]
         lambda: grids("Crossroads-4"), 32, 30_000, lambda e, s: DQN(e, seed=s, device="cpu")
     ),
     "sc5": (lambda: grids("SC5"), 32, 60_000, lambda e, s: DQN(e, seed=s, device="cpu")),
+    "cheetah-sb3": (cheetahs, 1, 5_000, sb3_sac),
 }  # fmt: skip
 
 
+class Clock:
+    """CPU seconds that a finder takes to look at rows."""
+
+    def __init__(self, finder: Any) -> None:
+        self.seconds, see = 0.0, finder.see
+
+        def timed(rows: Transitions) -> Any:
+            begun = time.process_time()
+            try:
+                return see(rows)
+            finally:
+                self.seconds += time.process_time() - begun
+
+        finder.see = timed
+
+
+class Counting(SwitchingVectorEnv):
+    """Counts goals that paid, by the end of each step."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.goals: list[int] = []
+
+    def step(self, actions: Any) -> Any:
+        made = super().step(actions)
+        self.goals.append(int((made[1] > 0.5).sum()) + (self.goals[-1] if self.goals else 0))
+        return made
+
+
 def visits_of(tasks: Tasks, copies: int, length: int, seed: int) -> list[tuple[str, int]]:
-    """Each task once, then once more in random order; steps of each copy."""
+    """Each task once, then twice more in random order; steps of each copy."""
     rng = np.random.default_rng([seed, 77])
     names = list(tasks)
-    again = [str(name) for name in rng.permutation(names)]
-    if again[0] == names[-1]:
-        again = again[1:] + again[:1]
-    return [(name, int(length * rng.uniform(0.75, 1.25)) // copies) for name in names + again]
+    for _ in range(2):
+        again = [str(name) for name in rng.permutation(list(tasks))]
+        if again[0] == names[-1]:
+            again = again[1:] + again[:1]
+        names += again
+    lengths = [length] * len(tasks) + [length / 2] * (2 * len(tasks))
+    return [
+        (name, int(n * rng.uniform(0.75, 1.25)) // copies) for name, n in zip(names, lengths, strict=True)
+    ]
+
+
+def shown_by(case: str, tasks: Tasks, task: str, rows: Transitions) -> np.ndarray:
+    """Which rows (B,) ``task`` could have shown: the others are another task's, with another outcome."""
+    seen, action, reward, after = (
+        np.asarray(column) for column in (rows.observation, rows.action, rows.reward, rows.next_observation)
+    )
+    if case in ("crossroads", "crossroads-plain", "sc5"):
+        table = tasks[task](1).table
+        by_time = table.goal_reward is not None  # then the reward of a goal says nothing about the task
+
+        def outcome(o: Any, a: int, r: float, n: Any, end: bool) -> tuple[Any, ...]:
+            return (o.tobytes(), a, bool(r > 0) if by_time else round(float(r), 3), n.tobytes(), end)
+
+        looks, count = table.observations[table.obs_index], table.num_actions
+        known = {
+            outcome(
+                looks[s], a, table.reward[s, a], looks[table.next_state[s, a]], bool(table.terminated[s, a])
+            )
+            for s in range(table.num_states)
+            for a in range(count)
+        }
+        ends = np.asarray(rows.terminated)
+        lines = zip(seen, action.tolist(), reward, after, ends.tolist(), strict=True)
+        return np.array([outcome(*line) in known for line in lines])
+    if case == "pendulum":
+        theta, centre = np.arctan2(seen[:, 1], seen[:, 0]), math.radians(float(task.rstrip("°")))
+        away = (theta - centre + math.pi) % (2 * math.pi) - math.pi
+        paid = -(away**2 + 0.1 * seen[:, 2] ** 2 + 0.001 * action[:, 0].clip(-2, 2) ** 2)
+        return np.abs(paid - reward) < 0.01
+    if case == "cheetah-sb3":  # a reward has the sign of the speed, told where the cheetah is not slow
+        speed = (seen[:, 8] + after[:, 8]) / 2
+        paid = reward + 0.1 * np.square(action).sum(1)
+        return (np.abs(speed) < 0.5) | (np.sign(paid) == np.sign(speed) * (1 if task == "forward" else -1))
+    env = tasks[task](1)
+    env.reset(seed=0)
+    made = []
+    for state, a in zip(seen, action.ravel().tolist(), strict=True):
+        env.unwrapped.state, env.unwrapped.steps_beyond_terminated = state.astype(np.float64), None
+        made.append(env.step(a)[0])
+    return np.abs(np.array(made) - after).max(1) < 1e-4
+
+
+def mixed_rows(case: str, tasks: Tasks, owl: OwlWrapper) -> dict[str, list[Any]]:
+    """Of each found task: the true one that most of its remembered rows are of, rows, those of others."""
+    found = {}
+    for name, memory in owl.memory.items():
+        rows = memory.rows()
+        shown = {task: int(shown_by(case, tasks, task, rows).sum()) for task in tasks}
+        best = max(shown, key=lambda task: shown[task])
+        found[name] = [best, len(rows), len(rows) - shown[best]]
+    return found
 
 
 def run(case: str, seed: int, given: bool) -> dict[str, Any]:
@@ -113,9 +220,9 @@ def run(case: str, seed: int, given: bool) -> dict[str, Any]:
     make_tasks, copies, length, make_learner = CASES[case]
     tasks = make_tasks()
     visits = visits_of(tasks, copies, length, seed)
-    own_loop = case != "cartpole-sb3"
+    own_loop = not case.endswith("sb3")
     envs = {name: make(copies) for name, make in tasks.items()}
-    vector = SwitchingVectorEnv if own_loop else Switching
+    vector = Counting if own_loop else Switching
     env = vector(envs, schedule=visits) if not given else envs[visits[0][0]]
     learner = make_learner(env, seed)
     owl = OwlWrapper(learner)
@@ -127,16 +234,21 @@ def run(case: str, seed: int, given: bool) -> dict[str, Any]:
                 learner.learn(steps * copies)
     else:
         options = {} if own_loop else {"schedule_steps": length}
+        looking = Clock(owl._stream.finder)
         with owl.stream(**options) as stream:
             learner.learn(sum(steps for _, steps in visits) * copies)
         found["changes"] = [[step * copies, task] for step, task in env.changes]
         found["events"] = [[e.step, e.left, e.to, e.new, e.delay, e.merged] for e in stream.events]
         found["heads"] = len(owl.tasks)
+        found["goals"] = env.goals if case == "crossroads-plain" else []
+        found["looking"] = looking.seconds
     found["seconds"] = time.process_time() - begun
 
     def score(task: str, **how: Any) -> float:
         return owl.evaluate(tasks[task](EPISODES), episodes=EPISODES, seed=1_000, **how).mean_return
 
+    if not given:
+        found["mixed"] = mixed_rows(case, tasks, owl)
     found["unknown"] = {task: score(task) for task in tasks}
     found["random heads"] = {task: score(task, selector=UniformSelector(seed=seed)) for task in tasks}
     return found

@@ -18,7 +18,8 @@ from owlrl.types import Transitions
 
 __all__ = ["Event", "Stream", "Streaming"]
 
-LOOK_AT = 48  # rows between two looks, about
+LOOK_AT = 48  # rows between two looks, about; of several environments side by side
+LOOK_STEPS = 4  # steps of each, if those are more
 QUARANTINE = 4096  # rows of a memory that can be had back
 Callback = Callable[["Event"], None]
 
@@ -118,9 +119,11 @@ class Stream:
     def see(self, rows: Transitions) -> None:
         """Rows were stored; called by the wrapper when it looks."""
         self.rows += len(rows)
-        self._wait = max(1, round(self._calls * LOOK_AT / len(rows))) if self._calls else self._wait
-        self._calls = 0
         self._found = self.finder.see(rows)
+        copies = 1 if rows.env is None else int(rows.env.max()) + 1
+        wanted = max(LOOK_AT, LOOK_STEPS * copies) / (2 if self.finder.suspicion else 1)
+        self._wait = max(1, round(self._calls * wanted / len(rows))) if self._calls else self._wait
+        self._calls = 0
         if self._found is None and not self.finder.suspicion:
             self._copy_head()
 
@@ -267,6 +270,7 @@ class Streaming:
             yield stream
             stream._calls = stream._wait
             stream.check()  # what came since the last look
+            stream.finder.settle()
             owl._finish(stream.task, owl.tasks[stream.task])
         except BaseException:
             if owl._current == owl._open == stream.task:

@@ -128,6 +128,7 @@ def test_young_task_that_was_known_is_merged():
     """The first rows after the change were too few to recognise the task."""
     finder, _ = follow([ball(0, 3000), ball(3, 3000, seed=1)])
     known = finder.detector.tasks
+    finder.settle()
     finder.enter("task 9", new=True)  # as if nothing had fitted
     _, found = follow([ball(0, 1000, seed=7)], finder=finder)
     assert [name for _, name in found[0]] == ["task 0"] and "task 9" not in known

@@ -55,6 +55,11 @@ class TaskModel(Protocol):
         """Whether it knows enough of the task for steps that contradict it to be a new one's."""
         ...
 
+    @property
+    def doubt(self) -> float:
+        """How many times the threshold a change needs: more than once while little of the task is known."""
+        ...
+
     def judge(self, steps: Steps, *, stride: int = 1) -> Judgement:
         """Look at steps (every ``stride``-th at least), which change nothing."""
         ...

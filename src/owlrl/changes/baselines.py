@@ -58,6 +58,10 @@ class RewardModel:
     def mature(self) -> bool:
         return True
 
+    @property
+    def doubt(self) -> float:
+        return 1.0
+
     def judge(self, steps: Steps, *, stride: int = 1) -> Judgement:
         made = Judgement.silent(len(steps), 2)
         if self.count < FIRST:
@@ -134,6 +138,10 @@ class ErrorModel:
     @property
     def mature(self) -> bool:
         return True
+
+    @property
+    def doubt(self) -> float:
+        return 1.0
 
     def judge(self, steps: Steps, *, stride: int = 1) -> Judgement:
         if not self._model:

@@ -15,6 +15,7 @@ __all__ = ["Contradiction"]
 
 TRIAL = 128  # steps after which it is known whether observations come again exactly
 MATURE = 1024  # steps after which neighbours are near enough to trust what they say
+YOUNG = 4096  # steps in which places that look alike may still be met for the first time
 AGAIN = 0.3  # share of the steps of the trial that must come again for that
 RARE = 0.1  # at most this share of steps are events, if events are counted by themselves
 
@@ -72,6 +73,12 @@ class ContradictionModel:
     @property
     def mature(self) -> bool:
         return isinstance(self.index, ExactIndex) or self.seen >= MATURE
+
+    @property
+    def doubt(self) -> float:
+        if isinstance(self.index, ExactIndex):
+            return 3.0 if self.seen < YOUNG else 1.0
+        return 1.5 if self.seen < MATURE else 1.0
 
     def judge(self, steps: Steps, *, stride: int = 1) -> Judgement:
         if self.index is None:

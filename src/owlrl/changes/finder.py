@@ -16,12 +16,14 @@ from owlrl.types import Transitions
 __all__ = ["Change", "ChangeFinder"]
 
 MOST_HELD = 2048  # rows under suspicion at most
-UNCLEAR = 64  # rows that are held without suspicion where nothing comparable came since
+NEWEST = 128  # rows that are held without suspicion: a task that learned them would know them
 AT_ONCE = 2  # how often the same step counts in one look: copies side by side meet it together
 IN_ALL = 4  # how often the same contradiction counts
-PROBATION = 1024  # rows in which a new task needs more evidence, and may turn out to be a known one
+PROBATION = 1024  # rows in which a new task may turn out to be a known one
 LEAST = 8  # comparable rows before a task is recognised
 CONTRADICTED = 0.15  # a task that is contradicted by a larger share of comparable rows is another
+PATIENCE = 160  # rows up to which it waits for one known task to fit better than another
+STRANGE = 128  # rows of which a task that has learned enough knows at least a quarter
 
 
 @dataclass(frozen=True)
@@ -132,6 +134,7 @@ class ChangeFinder:
         self._young: list[Steps] | None = None  # all rows of a task on probation
         self._held: list[tuple[Steps, Judgement]] = []
         self._sums = Sums()  # over the rows that are held
+        self._recent: list[tuple[Steps, int]] = []  # the newest rows, and how many the task knew of them
 
     @property
     def suspicion(self) -> float:
@@ -145,16 +148,22 @@ class ChangeFinder:
 
     @property
     def _threshold(self) -> float:
-        return self.detector.threshold * (1.5 if self._young is not None else 1.0)
+        return self.detector.threshold * self.detector.open(self.task).doubt
 
     def enter(self, task: str, *, new: bool) -> None:
         """The rows that are held, and those that follow, are of ``task``."""
         steps = [steps for steps, _ in self._held]
         self.task, self.age, self._held = task, 0, []
         self._young = [] if new else None
-        self._sums = Sums()
+        self._sums, self._recent = Sums(), []
         for piece in steps:
             self._learn(piece, self.detector.judge(task, piece))
+
+    def settle(self) -> None:
+        """The rows that are held are of the current task after all."""
+        for steps, judgement in self._held:
+            self._learn(steps, judgement)
+        self._held, self._sums, self._recent = [], Sums(), []
 
     def see(self, rows: Transitions) -> Change | None:
         """Take in the newest rows; a change, if there was one."""
@@ -165,14 +174,35 @@ class ChangeFinder:
         if alarm is not None:
             return self._decide(*alarm)
         self._release()
-        return self._merge() if self._young is not None else None
+        return self._merge() if self._young is not None else self._elsewhere(steps, judgement)
+
+    def _elsewhere(self, steps: Steps, judgement: Judgement) -> Change | None:
+        """A known task that explains the newest rows, where the current one hardly knows any of them.
+
+        What is unknown contradicts nothing: two policies in levels of their own may never meet.
+        """
+        share = 1 if judgement.which is not None else self.detector.stride
+        self._recent.append((steps, share * int(judgement.comparable.sum())))
+        while sum(len(piece) for piece, _ in self._recent[1:]) >= STRANGE:
+            self._recent.pop(0)
+        count = sum(len(piece) for piece, _ in self._recent)
+        if count < STRANGE or 4 * sum(known for _, known in self._recent) >= count:
+            return None
+        if len(self.detector.tasks) < 2 or self.detector.open(self.task).doubt > 1.0:
+            return None
+        rows = Steps.joined(piece for piece, _ in self._recent)
+        to = self._fitting(rows, np.ones(count, np.bool_), 3 * count // 4)[:1]
+        if not to:
+            return None
+        self._hold(rows)
+        return Change(to[0], count, float(1.0 - np.exp(-self.detector.threshold)))
 
     def _release(self) -> None:
         """Learn the rows that are beyond suspicion."""
         sums, held = self._sums, self.held
         suspected = sums.begun[sums.values > 0]
-        keep_from = int(suspected.min()) if len(suspected) else max(sums.clear, held - UNCLEAR)
-        out = max(keep_from, held - MOST_HELD)
+        keep_from = min([held - NEWEST, *suspected.tolist()])
+        out = max(keep_from, held - MOST_HELD, 0)
         sums.drop(out)
         while out:
             steps, judgement = self._held.pop(0)
@@ -198,9 +228,12 @@ class ChangeFinder:
         agreed = np.flatnonzero((said.comparable & ~said.contradicts)[:first])
         later = int(agreed[-1]) + 1 if len(agreed) else 0  # rows that were still the current task's
         begun += later
+        fitting = self._fitting(held[begun:], said.contradicts[later:], LEAST)
+        if len(fitting) > 1 and len(held) - begun < PATIENCE:
+            return None  # more rows will tell; those that are held stay so
         if begun:
             self._learn(held[:begun], self.detector.judge(self.task, held[:begun]))
-        to = self._known(held[begun:], said.contradicts[later:], LEAST)
+        to = fitting[0] if fitting else None
         self._hold(held[begun:])
         if to is None and not self.detector.open(self.task).mature:
             self._held, self._sums = [], Sums()
@@ -212,9 +245,9 @@ class ChangeFinder:
         """Hold these rows alone."""
         self._held = [(steps, Judgement.silent(len(steps)))]
 
-    def _known(self, steps: Steps, wrong: np.ndarray, least: int) -> str | None:
-        """The task that explains steps best which contradict the current one at ``wrong``; None for none."""
-        best, most = None, 0.0
+    def _fitting(self, steps: Steps, wrong: np.ndarray, least: int) -> list[str]:
+        """The tasks that explain steps which contradict the current one at ``wrong``, the best first."""
+        found: list[tuple[int, str]] = []
         for task in self.detector.tasks:
             if task == self.task:
                 continue
@@ -225,9 +258,8 @@ class ChangeFinder:
                 continue
             if 2 * explained.sum() < wrong.sum() or Sums().add(said, self.detector.threshold / 2) is not None:
                 continue
-            if comparable - 2 * against > most:
-                best, most = task, comparable - 2 * against
-        return best
+            found.append((comparable - 2 * against, task))
+        return [task for _, task in sorted(found, key=lambda each: -each[0])]
 
     def _merge(self) -> Change | None:
         """A task on probation that is a known one after all; looked at four times."""
@@ -236,11 +268,11 @@ class ChangeFinder:
         if not young or count // quarter == (count - len(young[-1])) // quarter or self._sums.values.any():
             return None
         steps = Steps.joined(young)
-        to = self._known(steps, np.ones(len(steps), np.bool_), len(steps) // 2)
-        if to is None:
+        to = self._fitting(steps, np.ones(len(steps), np.bool_), len(steps) // 2)
+        if not to:
             return None
         self._hold(Steps.joined([steps, *(piece for piece, _ in self._held)]))
-        return Change(to, self.held, 1.0, merged=True)
+        return Change(to[0], self.held, 1.0, merged=True)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to go on."""
