@@ -7,6 +7,7 @@ python benchmarks/detector.py alarms                              # one task aft
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,8 @@ import torch
 
 import owlrl.envs  # noqa: F401, registers the environments
 from benchmarks.stream import angles, grids, poles
-from owlrl.learners import DQN, FAST, SAC, SAC_FAST, SACConfig
+from owlrl.learners import DQN, SAC, SAC_FAST
 from owlrl.types import Transitions
-from dataclasses import replace
 
 ROWS = Path("build/rows")
 COLUMNS = ("observation", "action", "reward", "next_observation", "terminated", "truncated", "env")
@@ -97,11 +97,9 @@ def record(family: str, seed: int, frames: int, rows: Path) -> None:
         agent = make_learner(make(copies), seed)
         recorder = Recorder()
         agent.replay.begin_task("only")
-        agent.learn(
-            frames,
-            callback=lambda a, n: recorder.take(a.replay.new_rows()) if n % (32 * copies) == 0 else None,
-        )
-        recorder.take(agent.replay.new_rows())
+        for done in range(0, frames, 32 * copies):
+            agent.learn(min(32 * copies, frames - done))
+            recorder.take(agent.replay.new_rows())
         recorder.save(file)
         print(f"{family}, seed {seed}, {task}: {frames} rows", flush=True)
 
