@@ -7,7 +7,7 @@
 Tasks come in the order of the case once, and then come back twice in random order; each visit is between 0.75
 and 1.25 times the case's length (half of that when the task comes back), drawn by the seed. The run with
 given borders has the same visits, in blocks of ``owl.task``. Scores are those of ``owl.policy()``, the task
-unknown, over 32 episodes per task, as parts of the way from random heads to the run that was given the borders.
+unknown, over 32 episodes per task, as parts of the way from random heads to the run with given borders.
 """
 
 from __future__ import annotations
