@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from owlrl import ModelEvidence, OwlWrapper
-from owlrl.experiments import Learned, Method, Study, Wrapped, described, train_model
+from owlrl import ExpWeightsSelector, ModelEvidence, OwlWrapper, TDErrorEvidence
+from owlrl.experiments import Learned, Method, Recipe, Study, Wrapped, described, train_model
 from tests.own_dqn import Signs, make_script, train
 
 STEPS = 200
@@ -106,6 +106,17 @@ def numbers(study: Study) -> dict:
         for trial in study.trials
     }
 
+
+def slowly(seed: int) -> ExpWeightsSelector:
+    """A selector of one's own, found by its dotted name."""
+    return ExpWeightsSelector(eta=0.1, seed=seed)
+
+
+def own_evidence(seed: int) -> TDErrorEvidence:
+    return TDErrorEvidence(power=2)
+
+
+OWN = Recipe("own", "heads that start as copies", init="copy")
 
 STUDY = """
 from helper_beside import LENGTH

@@ -13,8 +13,9 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 from owlrl.envs import TabulatedVectorEnv, TaskSpec, pendulums
 from owlrl.errors import OwlStateError, OwlTypeError, OwlValueError
-from owlrl.experiments import Learned, Method, Study, compare, compare_file
+from owlrl.experiments import Learned, Method, Study, Wrapped, compare, compare_file, register_method
 from owlrl.experiments import comparison as module
+from owlrl.experiments import methods as methods_module
 from owlrl.experiments.methods import BUILT_IN, find_method
 from owlrl.experiments.models import History, make_env
 from owlrl.experiments.plan import Plan
@@ -149,29 +150,6 @@ def test_what_changed_runs_again_with_a_message(tmp_path, capsys):
     assert told.count("runs again") == 1  # random actions did not change
     study(changed, steps=61)  # other settings have a file of their own
     assert log.read_text() == "1 2 2 " and len(list(tmp_path.glob("counting-*"))) == 2
-
-
-def test_time_is_estimated_and_what_runs_is_named(capsys, monkeypatch):
-    shown = []
-
-    class Bar:
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *_):
-            return None
-
-        def update(self, number):
-            return None
-
-        def set_description_str(self, text):
-            shown.append(text)
-
-    monkeypatch.setattr(module, "progress_bar", lambda total, progress: Bar())
-    compare(make_model, **{**QUICK, "progress": True}, methods=["bare"], seeds=3)
-    told = capsys.readouterr().err
-    assert "bare, seed 0 took" in told and "2 more runs: about" in told
-    assert "bare, seed 1: shifted (2 of 2)" in shown
 
 
 def test_an_error_ends_no_other_run(capsys):
@@ -340,6 +318,15 @@ def test_methods_that_do_not_fit_say_so():
     assert "write a Method that keeps its rows" in study.errors[0][2]
     with pytest.raises(OwlTypeError, match="expected a single one"):
         History(gymnasium.make_vec("CartPole-v1", num_envs=2))
+
+
+def test_a_registered_method_has_a_name(monkeypatch):
+    monkeypatch.setattr(methods_module, "BUILT_IN", dict(BUILT_IN))
+    register_method(Fresh())
+    assert find_method("fresh model").name == "fresh model"
+    register_method(Fresh())  # a study's file may be executed again
+    with pytest.raises(OwlValueError, match="'owl' is there already"):
+        register_method(Wrapped("owl"))
 
 
 def test_own_methods_by_object_class_and_dotted_name():

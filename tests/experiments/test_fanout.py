@@ -13,7 +13,19 @@ from types import SimpleNamespace
 import pytest
 
 from owlrl.errors import OwlStateError, OwlValueError
-from owlrl.experiments import Run, Study, compare, compare_file, is_done, load_results, result_path, run_all
+from owlrl.experiments import (
+    Result,
+    Run,
+    Study,
+    compare,
+    compare_file,
+    is_done,
+    load_results,
+    result_path,
+    run_all,
+    write_report,
+    write_result,
+)
 from owlrl.experiments import _optional as optional_module
 from owlrl.experiments import fanout as module
 from owlrl.experiments.fanout import attempt, unfinished
@@ -37,6 +49,21 @@ def test_what_is_done_is_not_done_again(tmp_path):
     assert [done.run.seed for done in second] == [2]
     assert all(path.stat().st_mtime_ns == when for path, when in times.items())
     assert len(list(load_results(tmp_path))) == 3
+
+
+def test_own_parts_by_their_dotted_names_in_other_processes(tmp_path):
+    here = "tests.experiments.signs"
+    policies = (f"{here}:slowly+{here}:own_evidence", f"hedge+td-and-{here}:own_evidence")
+    own = [tiny(method=f"{here}:OWN", seed=seed, frames=128, policies=policies) for seed in range(2)]
+    assert [done.error for done in run_all(own, tmp_path, jobs=2, progress=False)] == [None, None]
+    found = list(load_results(tmp_path))
+    assert {row["policy"] for row in found[0].select("evaluation")} == set(policies)
+    elsewhere = tiny(method="nowhere.at_all:OWN", policies=("nowhere:x+td",))
+    write_result(tmp_path, Result(elsewhere, found[0].rows, {}))  # read by one who does not have it
+    page = write_report(tmp_path, episodes=0).read_text(encoding="utf-8")
+    assert "nowhere.at_all:OWN" in page and "could not" not in page
+    with pytest.raises(OwlValueError, match="which cannot be imported"):
+        assert elsewhere.recipe
 
 
 def test_a_damaged_file_is_done_again(tmp_path):

@@ -115,6 +115,21 @@ def test_verdicts():
     assert said == {"left": "not learned in the sequence", "right": "fine"}
 
 
+@pytest.mark.parametrize(("scores", "learned"), [((300.0, 90.0), 2), ((300.0, 1.0), 1), ((1.0, 0.5), 0)])
+def test_seeds_that_learn_unequally_well_have_learned(scores, learned):
+    """300 and 90 against 1 by chance: the spread of the seeds is not held against them."""
+    own = [trial("alone", s, [[x, None], [x, 11.0]], modes=("given",)) for s, x in enumerate(scores)]
+    noisy = [reference(s) for s in range(2)]
+    for made in noisy:
+        for row in made.rows:
+            if row["kind"] == "score":
+                row["returns"], row["mean_return"] = [0.0, 2.0, 0.0, 2.0], 1.0
+    study = Study([*own, *noisy])
+    assert sum(study.learned_in("alone", "left")) == learned
+    verdict = study.verdicts()[0]
+    assert verdict.cause == ("fine" if learned else "the learner did not learn it")
+
+
 def test_a_task_counts_as_learned_from_the_return_that_solves_it():
     study = Study(whole().trials, solved={"left": 500.0})
     said = {(v.method, v.task): v for v in study.verdicts()}

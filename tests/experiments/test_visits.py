@@ -86,7 +86,7 @@ SLOW = [
 
 def finish(plan: Plan, keeper: Keeper) -> Visits:
     with repeatable(0):
-        visits = Visits(plan, plan.methods[0], 0, keeper, lambda text: None)
+        visits = Visits(plan, plan.methods[0], 0, keeper, lambda text, steps: None)
         visits.run()
     return visits
 

@@ -9,7 +9,7 @@ from owlrl.experiments.evaluation import evaluate, evaluate_in_a_row
 from owlrl.experiments.evidence import EvidenceSet, make_evidence
 from owlrl.experiments.fanout import Attempt, run_all
 from owlrl.experiments.frames import Recording, frame_strip, record_episode, write_gif
-from owlrl.experiments.methods import Envs, Learned, Method, Score, Wrapped
+from owlrl.experiments.methods import Envs, Learned, Method, Score, Wrapped, register_method
 from owlrl.experiments.metrics import (
     cumulative_performance,
     final_performance,
@@ -58,6 +58,7 @@ from owlrl.experiments.study import Study, Trial, Verdict
 from owlrl.experiments.summary import Group, group_by_run
 from owlrl.experiments.tables import markdown_tables
 from owlrl.experiments.tasks import resolve_tasks, resolve_unseen, table_of
+from owlrl.experiments.tensorboard import TensorBoard
 from owlrl.experiments.training import evaluate_session, run_experiment, train
 from owlrl.experiments.value_maps import ValueMap, q_heatmap, value_map
 
@@ -84,6 +85,7 @@ __all__ = [
     "SharedGrid",
     "Study",
     "StudyPlan",
+    "TensorBoard",
     "Trial",
     "ValueMap",
     "Verdict",
@@ -124,6 +126,7 @@ __all__ = [
     "q_heatmap",
     "read_result",
     "record_episode",
+    "register_method",
     "regret",
     "reproduce",
     "resolve_tasks",

@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from owlrl.errors import OwlStateError, install_hint
+from owlrl.errors import OwlStateError, OwlValueError, install_hint
 
-__all__ = ["optional"]
+__all__ = ["imported", "optional"]
 
 
 def optional(name: str, *, extra: str, what: str) -> Any:
@@ -16,3 +16,12 @@ def optional(name: str, *, extra: str, what: str) -> Any:
         return importlib.import_module(name)
     except ImportError as error:
         raise OwlStateError(f"{what} needs {name} ({error}); {install_hint(extra)}") from error
+
+
+def imported(what: str, text: str) -> Any:
+    """What ``"package.module:name"`` names."""
+    module, _, name = text.partition(":")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise OwlValueError(f"{what} is {text!r}, which cannot be imported ({error})") from error

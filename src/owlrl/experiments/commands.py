@@ -280,6 +280,8 @@ class Compare:
     """address of the cluster's scheduler, e.g. tcp://host:8786"""
     save_every: float | None = None
     """seconds of each run's work that a kill may cost; 60 if neither is given"""
+    tensorboard: Path | None = None
+    """directory for TensorBoard: scores, learning curves and the wrapper's own numbers (extra tensorboard)"""
 
     def __call__(self) -> int:
         """Run what is missing, print table and verdicts, write the report; 1 if a run failed."""
@@ -294,6 +296,7 @@ class Compare:
             backend=self.backend,
             scheduler=self.scheduler,
             save_every=self.save_every,
+            tensorboard=self.tensorboard,
         )
         print(study.table())
         print(*study.verdicts(), "", *study.notes(), sep="\n")

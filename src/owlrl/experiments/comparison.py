@@ -17,21 +17,22 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from owlrl.errors import OwlError, OwlStateError, OwlTypeError, OwlValueError
-from owlrl.experiments.fanout import Backend, check_workers, fan_out, progress_bar
+from owlrl.experiments.fanout import Backend, check_workers, fan_out
 from owlrl.experiments.keeping import SAVE_EVERY, Keeper
 from owlrl.experiments.methods import RANDOM
 from owlrl.experiments.plan import Plan
+from owlrl.experiments.progress import Clock, Post, progress_bar
 from owlrl.experiments.results import environment, make_directory
-from owlrl.experiments.study import Study, Trial
+from owlrl.experiments.study import Study, Trial, slug
 from owlrl.experiments.training import repeatable
 from owlrl.experiments.visits import Visits
 
 __all__ = ["compare", "compare_file", "run_trial"]
 
-Tell = Callable[[str], None]
+Say = Callable[[str], None]
 CHOSEN = ("steps", "methods", "seeds")  # of a study file, what a command may say instead
 SETTINGS = ("rounds", "eval_every", "eval_episodes")
-OPTIONAL = (*SETTINGS, "jobs", "output", "backend", "scheduler", "solved", "save_every", "note")
+PLACES = ("jobs", "backend", "scheduler", "output", "solved", "save_every", "note", "tensorboard")
 
 
 def compare(
@@ -52,6 +53,7 @@ def compare(
     note: str = "",
     progress: bool = True,
     save_every: float = SAVE_EVERY,
+    tensorboard: str | os.PathLike[str] | None = None,
 ) -> Study:
     """Train with each method task after task, evaluate every task after each one, and compare the outcome.
 
@@ -84,6 +86,8 @@ def compare(
         note: a line that is shown with the tables, e.g. a bound that is known.
         progress: say on stderr what is running and how long it will take.
         save_every: seconds of each run's work that a kill may cost.
+        tensorboard: directory in which each run writes its scores, learning curve and the wrapper's
+            `OwlWrapper.numbers` for TensorBoard, by method and seed (extra ``tensorboard``).
 
     >>> import gymnasium
     >>> from owlrl.experiments import compare
@@ -105,7 +109,7 @@ def compare(
     )
     places: dict[str, Any] = {"jobs": jobs, "backend": backend, "scheduler": scheduler, "output": output}
     shown: dict[str, Any] = {"solved": solved, "progress": progress, "save_every": save_every, "note": note}
-    return _run(plan, partial(_same, plan), **places, **shown)
+    return _run(plan, partial(_same, plan), **places, **shown, tensorboard=tensorboard)
 
 
 def compare_file(path: str | os.PathLike[str], *, progress: bool = True, **instead: Any) -> Study:
@@ -146,9 +150,8 @@ def compare_file(path: str | os.PathLike[str], *, progress: bool = True, **inste
         **said,
         **chosen,
     }
-    names = ("jobs", "backend", "scheduler", "output", "solved", "save_every", "note")
     recall = partial(_recalled, os.path.abspath(path), text, for_plan)
-    told: dict[str, Any] = {name: rest.get(name) for name in names}
+    told: dict[str, Any] = {name: rest.get(name) for name in PLACES}
     return _run(plan, recall, progress=progress, **told)
 
 
@@ -176,75 +179,47 @@ def _run(
     progress: bool,
     save_every: float,
     note: str,
+    tensorboard: str | os.PathLike[str] | None,
 ) -> Study:
     check_workers("compare", jobs=jobs, backend=backend, scheduler=scheduler)
-    say: Tell = _say if progress else (lambda text: None)
+    say: Say = _say if progress else (lambda text: None)
     trials = plan.trials()
-    if output is not None:
-        make_directory(output)
+    for directory in (output, tensorboard):
+        if directory is not None:
+            make_directory(directory)
     done = {} if output is None else dict(_kept(trials, output, say))
     todo = [trial for trial in trials if trial.id not in done]
     if todo:
-        each = (
-            f"{plan.total:,} steps each"
-            if plan.rounds == 1
-            else f"{plan.total:,} steps in {plan.rounds} rounds each"
-        )
+        rounds = "" if plan.rounds == 1 else f" in {plan.rounds} rounds"
+        each = f"{plan.total:,} steps{rounds} each"
         say(f"compare: {len(todo)} runs of {len(trials)} to do, {each}, {jobs} at once")
     errors: list[tuple[str, int, str]] = []
-    kept = _Kept(None if output is None else os.path.abspath(output), save_every)
-    clock = _Clock(plan, todo, jobs, say)
-    with progress_bar(len(todo), progress) as bar:
-        tell = bar.set_description_str if jobs == 1 and scheduler is None else None
-        attempt = partial(_attempt, recall, tell, kept)
-        with closing(fan_out(attempt, todo, jobs=jobs, scheduler=scheduler)) as results:
-            bar.set_description_str(clock.running())
+    long = {trial.id: trial.method for trial in todo if trial.method != RANDOM.name}
+    with tempfile.TemporaryDirectory() as posts, progress_bar(len(todo), progress) as bar:
+        places = _Places(_absolute(output), save_every, _absolute(tensorboard), posts if progress else None)
+        attempt = partial(_attempt, recall, places)
+        with (
+            Clock(plan.total, long, jobs, posts, bar, say) as clock,
+            closing(fan_out(attempt, todo, jobs=jobs, scheduler=scheduler)) as results,
+        ):
             for trial, error in results:
                 if error is None:
                     done[trial.id] = trial
                     if output is not None:
                         trial.write(output)
-                        kept.remove(trial)
+                        places.remove(trial)
                 else:
                     errors.append((trial.method, trial.seed, error))
                     say(f"compare: {trial.method}, seed {trial.seed} failed: {error}")
-                clock.note(trial)
-                bar.set_description_str(clock.running())
+                clock.done(trial.id, trial.info["seconds"] if trial.info else None)
                 bar.update(1)
     if not done:
         raise OwlStateError(f"compare: no run could be finished; the first failed with {errors[0][2]}")
     return Study([done[t.id] for t in trials if t.id in done], errors=errors, solved=solved, note=note)
 
 
-class _Clock:
-    """Says how long it will take as soon as one run has shown it, and what is running."""
-
-    def __init__(self, plan: Plan, todo: Sequence[Trial], jobs: int, say: Tell) -> None:
-        self._left = {trial.id: trial for trial in todo}
-        self._plan, self._jobs, self._say, self._told = plan, jobs, say, False
-
-    def note(self, trial: Trial) -> None:
-        self._left.pop(trial.id)
-        more = sum(left.method != RANDOM.name for left in self._left.values())
-        if self._told or trial.method == RANDOM.name or not trial.info or not more:
-            return
-        self._told = True
-        seconds = trial.info["seconds"]
-        whole = seconds * -(-more // self._jobs)
-        self._say(
-            f"compare: {trial.method}, seed {trial.seed} took {_time(seconds)}; {more} more runs: about "
-            f"{_time(whole)}, {self._jobs} at once"
-        )
-
-    def running(self) -> str:
-        now = list(self._left.values())[: self._jobs]
-        return "; ".join(f"{trial.method}, seed {trial.seed}" for trial in now)
-
-
-def _time(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+def _absolute(path: str | os.PathLike[str] | None) -> str | None:
+    return None if path is None else os.path.abspath(path)
 
 
 def _say(text: str) -> None:
@@ -252,7 +227,7 @@ def _say(text: str) -> None:
 
 
 def _kept(
-    trials: Sequence[Trial], directory: str | os.PathLike[str], say: Tell
+    trials: Sequence[Trial], directory: str | os.PathLike[str], say: Say
 ) -> Iterator[tuple[str, Trial]]:
     """What a directory has of the trials already; a changed one is not among it."""
     for trial in trials:
@@ -273,43 +248,62 @@ def _kept(
             )
 
 
-def _attempt(
-    recall: Callable[[], Plan], tell: Tell | None, kept: _Kept, trial: Trial
-) -> tuple[Trial, str | None]:
+def _attempt(recall: Callable[[], Plan], places: _Places, trial: Trial) -> tuple[Trial, str | None]:
     """Do one trial; an error of it ends no other."""
     try:
-        return run_trial(recall(), trial, tell=tell, resume=kept.path(trial), save_every=kept.seconds), None
+        done = run_trial(
+            recall(),
+            trial,
+            tell=Post(places.post(trial)),
+            resume=places.part(trial),
+            save_every=places.seconds,
+            tensorboard=places.board(trial),
+        )
+        return done, None
     except Exception as error:  # whatever the user's own code raises
         frames = traceback.extract_tb(error.__traceback__)
         last = frames[-1]
         return trial, f"{type(error).__name__}: {error} ({Path(last.filename).name}:{last.lineno})"
 
 
-class _Kept(NamedTuple):
-    """Where trials are kept while they are under way, and how often."""
+class _Places(NamedTuple):
+    """Where trials are kept while they are under way and how often; where they tell what they do.
 
-    directory: str | None
+    None where a directory is not to be seen, as on another machine.
+    """
+
+    output: str | None
     seconds: float
+    tensorboard: str | None
+    posts: str | None
 
-    def path(self, trial: Trial) -> Path | None:
-        """None where the directory is not to be seen, as on another machine."""
-        if self.directory is None or not Path(self.directory).is_dir():
-            return None
-        return Path(self.directory) / f"{trial.id}-{trial.source[:8]}.part"
+    def part(self, trial: Trial) -> Path | None:
+        return _in(self.output, f"{trial.id}-{trial.source[:8]}.part")
+
+    def post(self, trial: Trial) -> Path | None:
+        return _in(self.posts, trial.id)
+
+    def board(self, trial: Trial) -> Path | None:
+        return _in(self.tensorboard, f"{slug(trial.method)}/seed-{trial.seed}")
 
     def remove(self, trial: Trial) -> None:
         """The trial is done: neither its file nor one of what it was before is needed."""
-        for path in Path(self.directory).glob(f"{trial.id}-*.part") if self.directory is not None else ():
+        for path in Path(self.output).glob(f"{trial.id}-*.part") if self.output is not None else ():
             path.unlink(missing_ok=True)
+
+
+def _in(directory: str | None, name: str) -> Path | None:
+    return None if directory is None or not Path(directory).is_dir() else Path(directory) / name
 
 
 def run_trial(
     plan: Plan,
     trial: Trial,
     *,
-    tell: Tell | None = None,
+    tell: Callable[[str, int], None] | None = None,
     resume: str | os.PathLike[str] | None = None,
     save_every: float = SAVE_EVERY,
+    tensorboard: str | os.PathLike[str] | None = None,
 ) -> Trial:
     """Do one seed of one method; gives the trial with its rows.
 
@@ -320,9 +314,10 @@ def run_trial(
     Args:
         plan: what the trial is of.
         trial: which one.
-        tell: called with what is being done.
+        tell: called with what is being done, and how many steps of the trial are done.
         resume: a file in which the work is kept while it is under way; killed, the same call goes on.
         save_every: seconds of work that a kill may cost.
+        tensorboard: directory for its numbers.
 
     >>> from owlrl.experiments import Plan, run_trial
     >>> from owlrl.learners import DQN
@@ -334,7 +329,7 @@ def run_trial(
     started, method = time.time(), plan.method(trial.method)
     keeper = Keeper(resume, [trial.id, trial.source], seconds=save_every)
     with repeatable(trial.seed):
-        visits = Visits(plan, method, trial.seed, keeper, tell or (lambda text: None))
+        visits = Visits(plan, method, trial.seed, keeper, tell or (lambda text, steps: None), tensorboard)
         try:
             visits.run()
         finally:
@@ -362,7 +357,7 @@ def _recalled(path: str, text: str, chosen: dict[str, Any]) -> Plan:
 def _plan_of_file(path: str, text: str, chosen: Mapping[str, Any]) -> tuple[Plan, dict[str, Any]]:
     """The plan, and arguments of `compare` beside it."""
     module = _module(os.path.abspath(path), text)
-    names = ("make_model", "tasks", *CHOSEN, *OPTIONAL)
+    names = ("make_model", "tasks", *CHOSEN, *SETTINGS, *PLACES)
     if hasattr(module, "study"):
         told = module.study()
         if not isinstance(told, Mapping) or (odd := sorted(set(told) - set(names))):
@@ -377,7 +372,7 @@ def _plan_of_file(path: str, text: str, chosen: Mapping[str, Any]) -> tuple[Plan
         raise OwlValueError(f"compare: {path} has no {' and no '.join(missing)}; define them there")
     of_plan = ("tasks", *CHOSEN, *SETTINGS)
     plan = Plan.of(told["make_model"], **{name: told[name] for name in of_plan if name in told})
-    return plan, {name: value for name, value in told.items() if name in OPTIONAL}
+    return plan, {name: value for name, value in told.items() if name in PLACES}
 
 
 def _module(path: str, text: str) -> Any:

@@ -39,7 +39,7 @@ class Run:
         tasks: a named set such as ``"SC3"`` or ``"Crossroads-4"``, or ``"environment id:3,7,14"``; angles for
             ``"owlrl/Pendulum-v0:90,-90"``, which SAC learns.
         arguments: for every environment, e.g. ``{"breadcrumbs": True}``.
-        method: a key of ``METHODS``.
+        method: a key of ``METHODS``, or ``"package.module:name"`` of a `Recipe`.
         seed: of everything.
         frames: of each task in each round.
         frames_by_task: for tasks that get another number of frames.
@@ -95,7 +95,8 @@ class Run:
         slug = re.sub(r"[^a-z0-9]+", "-", self.tasks.lower()).strip("-")[:40]
         # Defaults are left out, so that a field added later changes no name.
         text = json.dumps(self._changed(), sort_keys=True)
-        return f"{slug}-{self.method}-s{self.seed}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+        method = re.sub(r"[^\w.+-]+", "-", self.method)
+        return f"{slug}-{method}-s{self.seed}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
     @property
     def specs(self) -> dict[str, TaskSpec]:
@@ -187,6 +188,8 @@ class Run:
             found.append(f"learner is {self.learner!r}; expected one of {', '.join(PRESETS)}")
         else:
             found += _complaints(lambda: self.sac if self.control else self.config)
+        if ":" in self.method:  # somebody's own, who need not be here to read what came of it
+            return found + (_complaints(lambda: self.specs) or self._task_problems())
         found += _complaints(lambda: self.recipe) or self._policy_problems()
         return found + (_complaints(lambda: self.specs) or self._task_problems())
 

@@ -15,6 +15,7 @@ from owlrl._arguments import Arguments
 from owlrl.errors import OwlValueError
 from owlrl.evidence import Evidence, GaussianNLLEvidence
 from owlrl.evidence.base import FloatArray, IntArray, check_keys
+from owlrl.experiments._optional import imported
 from owlrl.gaussian import gaussian_nll
 from owlrl.learners import one_hot_cells
 from owlrl.protocols import Evidence as AnyEvidence
@@ -245,7 +246,7 @@ def make_evidence(names: Iterable[str], *, seed: int, control: bool = False) -> 
     ``td`` is the calibrated TD error, ``td-raw`` its plain size (what the published code uses),
     ``td-squared`` the paper's G, ``reward`` a reward predictor per task, ``model`` a
     model of each task, ``nll`` the likelihood under
-    dropout; ``td-and-reward`` is the sum of two.
+    dropout; ``td-and-reward`` is the sum of two; ``package.module:name`` is your own, made from a seed.
 
     With continuous actions (``control``) ``td`` and ``nll``, the likelihood under probabilistic critics, are
     calibrated again after each task, ``td-once`` and ``nll-once`` only after their own; ``nll-raw`` is the
@@ -257,6 +258,7 @@ def make_evidence(names: Iterable[str], *, seed: int, control: bool = False) -> 
     """
     made = {**EVIDENCE, **CONTROL} if control else EVIDENCE
     wanted = {part for name in names if name != "none" for part in name.split("-and-")}
-    if unknown := sorted(wanted - set(made)):
+    own = {name: imported("evidence", name) for name in sorted(wanted - set(made)) if ":" in name}
+    if unknown := sorted(wanted - set(made) - set(own)):
         raise OwlValueError(f"evidence is {', '.join(unknown)}; expected some of {', '.join(made)}")
-    return EvidenceSet({name: make(seed) for name, make in made.items() if name in wanted})
+    return EvidenceSet({name: make(seed) for name, make in {**made, **own}.items() if name in wanted})

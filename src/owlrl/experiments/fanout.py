@@ -16,6 +16,7 @@ from owlrl.errors import OwlError, OwlStateError, OwlValueError
 from owlrl.experiments._optional import optional
 from owlrl.experiments.config import Run
 from owlrl.experiments.keeping import SAVE_EVERY
+from owlrl.experiments.progress import progress_bar
 from owlrl.experiments.results import Result, is_done, make_directory, part_path, write_result
 from owlrl.experiments.training import run_experiment
 
@@ -25,7 +26,6 @@ __all__ = [
     "attempt",
     "check_workers",
     "fan_out",
-    "progress_bar",
     "run_all",
     "unfinished",
 ]
@@ -204,33 +204,3 @@ def _done(directory: str | os.PathLike[str], run: Run) -> bool:
         return is_done(directory, run)
     except OwlError:
         return False
-
-
-class _NoBar:
-    def __enter__(self) -> _NoBar:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return None
-
-    def update(self, number: int) -> None:
-        """Nothing to show."""
-
-    def set_description_str(self, text: str) -> None:
-        """Nothing to show."""
-
-
-def progress_bar(total: int, progress: bool) -> Any:
-    """A bar of so many runs; one that shows nothing without tqdm, outside of a terminal or if none is wanted.
-
-    >>> from owlrl.experiments.fanout import progress_bar
-    >>> with progress_bar(3, False) as bar:
-    ...     bar.update(1)
-    """
-    if not progress:
-        return _NoBar()
-    try:
-        tqdm = optional("tqdm", extra="cli", what="a progress bar")
-    except OwlError:
-        return _NoBar()  # a bar is not worth an error
-    return tqdm.tqdm(total=total, unit="run", disable=None)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from owlrl import (
 from owlrl.acting.episodes import EpisodePolicy, run_episodes
 from owlrl.describe.given import as_env
 from owlrl.errors import OwlStateError, OwlTypeError, OwlValueError
+from owlrl.experiments._optional import imported
 from owlrl.experiments.models import (
     History,
     Watch,
@@ -47,6 +47,7 @@ __all__ = [
     "default_owl",
     "default_selector",
     "find_method",
+    "register_method",
 ]
 
 STRENGTH = 100.0  # of EWC; nothing was tuned for the user's tasks
@@ -163,6 +164,10 @@ class Learned:
         """
         raise OwlStateError(f"{type(self).__name__} has no load_state_dict(state, envs, task)")
 
+    def numbers(self) -> dict[str, float]:
+        """What is worth watching in training, for TensorBoard; a wrapper's `OwlWrapper.numbers`."""
+        return {}
+
     def policy(self, task: str | None, seed: int) -> EpisodePolicy | None:
         """How it acts, ``task`` being None where it is unknown; None if it cannot act in that task yet."""
         return greedy_policy(self.model)
@@ -256,6 +261,10 @@ class _OwlLearned(Learned):
         known = self._is_known()  # then the environment comes with the task
         with self.owl.task(task, env=env) if known else self.owl.task(task):
             train_model(self.model, None if known else env, steps, watch=watch)
+
+    def numbers(self) -> dict[str, float]:
+        """Drift, pull and memory, as the wrapper has them."""
+        return self.owl.numbers()
 
     def state_dict(self) -> dict[str, Any]:
         """The wrapper's, and a script's own."""
@@ -546,6 +555,27 @@ BUILT_IN: dict[str, Method] = {
 }
 
 
+def register_method(method: Method) -> Method:
+    """Let a method be found by its name, in `compare` and in ``owlrl compare --methods``.
+
+    Processes get the method itself, so that it works with several jobs and on a cluster. A study's file
+    that registers is executed in each of them.
+
+    >>> from owlrl.experiments import Wrapped, register_method
+    >>> from owlrl.experiments.methods import BUILT_IN, find_method
+    >>> register_method(Wrapped("owl, once more"))
+    Wrapped('owl, once more')
+    >>> find_method("owl, once more")
+    Wrapped('owl, once more')
+    >>> del BUILT_IN["owl, once more"]
+    """
+    found = find_method(method)
+    if BUILT_IN.get(found.name, found) is not found and type(BUILT_IN[found.name]).__module__ == __name__:
+        raise OwlValueError(f"register_method: {found.name!r} is there already; expected another name")
+    BUILT_IN[found.name] = found
+    return found
+
+
 def find_method(method: Any) -> Method:
     """A method by its name, a dotted name ``"package.module:attribute"``, or the object itself.
 
@@ -559,18 +589,12 @@ def find_method(method: Any) -> Method:
     if isinstance(method, str) and method in BUILT_IN:
         return BUILT_IN[method]
     if isinstance(method, str):
-        module, colon, name = method.partition(":")
-        if not colon:
+        if ":" not in method:
             raise OwlValueError(
                 f"compare: method is {method!r}; expected one of {', '.join(map(repr, BUILT_IN))}, or "
                 "'package.module:name' of your own"
             )
-        try:
-            found = getattr(import_module(module), name)
-        except (ImportError, AttributeError) as error:
-            raise OwlValueError(
-                f"compare: method is {method!r}, which cannot be imported ({error})"
-            ) from error
+        found = imported("compare: method", method)
     found = found() if isinstance(found, type) else found
     missing = [name for name in ("name", "view", "start") if not hasattr(found, name)]
     if missing or not found.name:

@@ -7,12 +7,21 @@ from typing import NamedTuple
 
 from owlrl import ExpWeightsSelector, MaxQSelector, UniformSelector
 from owlrl.errors import OwlValueError
+from owlrl.experiments._optional import imported
 from owlrl.experiments.evidence import CONTROL, EVIDENCE
 from owlrl.experiments.recipes import Recipe
 from owlrl.protocols import HeadSelector
 from owlrl.selection import RestlessSelector
 
-__all__ = ["LEAST_TRIED", "ORACLE", "SELECTORS", "PolicyName", "default_policies", "parse_policy"]
+__all__ = [
+    "LEAST_TRIED",
+    "ORACLE",
+    "SELECTORS",
+    "PolicyName",
+    "default_policies",
+    "make_selector",
+    "parse_policy",
+]
 
 ORACLE = "oracle"  # the task is given; with one head there is nothing to choose
 LEAST_TRIED = "+least-tried"  # at the end of a name: with `LeastTried` around it
@@ -53,9 +62,21 @@ class PolicyName(NamedTuple):
     least_tried: bool = False
 
 
+def make_selector(name: str, seed: int) -> HeadSelector:
+    """A selector by its name, or by ``"package.module:name"`` of a function of a seed.
+
+    >>> from owlrl.experiments.policies import make_selector
+    >>> make_selector("owlrl.experiments.methods:default_selector", 0).needs_values
+    False
+    """
+    made: HeadSelector = (imported("selector", name) if ":" in name else SELECTORS[name])(seed)
+    return made
+
+
 def parse_policy(name: str, *, control: bool = False) -> PolicyName:
     """Selector and evidence of ``"selector+evidence"``; some selectors need no evidence.
 
+    Either may be ``"package.module:name"`` of a function of a seed; each process imports it when it acts.
     With ``"+least-tried"`` at the end, no action is taken again where another was taken less often.
     With continuous actions (``control``) there is more evidence to choose from.
 
@@ -72,11 +93,12 @@ def parse_policy(name: str, *, control: bool = False) -> PolicyName:
         )
     selector, plus, evidence = name.removesuffix(LEAST_TRIED).partition("+")
     known = (ORACLE, *WITHOUT_EVIDENCE)
-    if not plus and selector in known:
+    if not plus and (selector in known or ":" in selector):
         return PolicyName(selector, "none", least_tried)
     rest = [n for n in SELECTORS if n not in known]
     there = {**EVIDENCE, **CONTROL} if control else EVIDENCE
-    if selector not in rest or any(part not in there for part in evidence.split("-and-")):
+    unknown = [part for part in evidence.split("-and-") if part not in there and ":" not in part]
+    if unknown or (selector not in rest and ":" not in selector):
         raise OwlValueError(
             f"policy is {name!r}; expected {', '.join(known)}, or one of {', '.join(rest)} with one of "
             f"{', '.join(there)}, e.g. hedge+td; each also with {LEAST_TRIED}"

@@ -10,6 +10,7 @@ from torch import nn
 
 from owlrl import DistillationRegularizer, EWCRegularizer
 from owlrl.errors import OwlValueError
+from owlrl.experiments._optional import imported
 from owlrl.protocols import Regularizer
 
 __all__ = ["METHODS", "Recipe", "recipe_of"]
@@ -156,12 +157,15 @@ METHODS: dict[str, Recipe] = {
 
 
 def recipe_of(name: str) -> Recipe:
-    """The method of that name.
+    """The method of that name, or the `Recipe` that ``"package.module:name"`` names.
 
     >>> from owlrl.experiments.recipes import recipe_of
     >>> recipe_of("full-rehearsal").replay
     'rehearsal'
     """
+    if ":" in name:
+        found: Recipe = imported("method", name)
+        return found
     if name not in METHODS:
         raise OwlValueError(f"method is {name!r}; expected one of {', '.join(METHODS)}")
     return METHODS[name]

@@ -30,7 +30,7 @@ from owlrl.experiments.config import Run
 from owlrl.experiments.episodes import Lanes, greedy_success
 from owlrl.experiments.evidence import EvidenceSet, make_evidence
 from owlrl.experiments.least_tried import LeastTried
-from owlrl.experiments.policies import ORACLE, SELECTORS, parse_policy
+from owlrl.experiments.policies import ORACLE, make_selector, parse_policy
 from owlrl.experiments.recipes import Recipe
 from owlrl.experiments.tasks import resolve_unseen, table_of, tables_of
 from owlrl.learners import DQN, DQNConfig
@@ -245,7 +245,7 @@ def acting_policy(session: Trained, name: str, truth: Sequence[str]) -> Adaptive
     selector, evidence, _ = parse_policy(name, control=session.run.control)
     arms = dict(session.heads) if heads else {"every task": 0}
     if selector != ORACLE:
-        chosen = SELECTORS[selector](session.run.seed)
+        chosen = make_selector(selector, session.run.seed)
         return AdaptivePolicy(session.learner, chosen, session.evidence.part(evidence), arms, trace=True)
     if unknown := sorted(set(truth) - set(arms)) if heads else []:
         raise OwlValueError(f"Session.policy: the oracle has no head for {', '.join(unknown)}")

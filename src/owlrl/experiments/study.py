@@ -71,9 +71,8 @@ class Trial:
     @property
     def id(self) -> str:
         """Method, seed and eight digits over the method's name and the settings: the name of its file."""
-        slug = re.sub(r"[^a-z0-9]+", "-", self.method.lower()).strip("-")[:40]
         text = json.dumps([self.method, self.settings], sort_keys=True)
-        return f"{slug}-s{self.seed}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+        return f"{slug(self.method)}-s{self.seed}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
     def write(self, directory: str | os.PathLike[str]) -> Path:
         """Write it to its file, as a whole or not at all."""
@@ -284,8 +283,9 @@ class Study:
     def verdicts(self) -> list[Verdict]:
         """For each method and task: not learned, forgotten, not recognised, or fine; and the numbers for it.
 
-        Measured above random actions: "not learned" is a model that alone is not clearly better than random
-        actions and than untrained (or worse than ``solved``), "not learned in the sequence" less than half
+        Measured above random actions: "not learned" is a model that alone, in more than half of its seeds, is
+        not clearly better than random actions and than untrained (or worse than ``solved``; see
+        `learned_in`), "not learned in the sequence" less than half
         of what it learns alone, "forgotten" less than 0.8 of the score right after, "not recognised" less
         than 0.8 of the score with the task given.
         """
@@ -418,32 +418,37 @@ class Study:
         return "alone" in self.methods and self._clear("alone", task)
 
     def _clear(self, method: str, task: str) -> bool:
-        """Whether a method, right after a task, is clearly better than an untrained model, or solves it.
+        """Whether a method has learned a task in at least half of its seeds (see `learned_in`)."""
+        learned = self.learned_in(method, task)
+        return 2 * sum(learned) >= len(learned)
 
-        Clearly: by two standard errors, from seeds or from episodes, whichever is larger.
+    def learned_in(self, method: str, task: str) -> list[bool]:
+        """Of each seed: is it right after the task clearly better than random actions and than untrained?
+
+        Clearly: by two standard errors over episodes. A seed is held against its own references, since
+        seeds may differ much in how well they learn. Where ``solved`` has the task, that return decides.
         """
         column = self.tasks.index(task)
         after = self.scores(method, when="right after")[:, column]
         if task in self.solved:
-            return bool(after.mean() >= self.solved[task])
-        own = self._returns(method, task)
-        for mode in (UNKNOWN, UNTRAINED):
-            low = self.scores(RANDOM.name, mode=mode)[:, column]
-            errors = [_error(own) + _error(self._returns(RANDOM.name, task, mode))]
-            if min(len(after), len(low)) > 1:
-                errors.append(after.var(ddof=1) / len(after) + low.var(ddof=1) / len(low))
-            if after.mean() - low.mean() <= max(2.0 * max(errors) ** 0.5, 1e-9):
-                return False
-        return True
+            return [bool(score >= self.solved[task]) for score in after]
+        references = {trial.seed: trial for trial in self._of(RANDOM.name)}
+        other = next(iter(references.values()))
+        return [
+            all(
+                _clearly_above(
+                    self._returns(trial, task), self._returns(references.get(trial.seed, other), task, mode)
+                )
+                for mode in (UNKNOWN, UNTRAINED)
+            )
+            for trial in self._of(method)
+        ]
 
-    def _returns(self, method: str, task: str, mode: str | None = None) -> list[float]:
-        """Returns of the episodes right after a task's last training, of all seeds."""
-        found: list[float] = []
-        for trial in self._of(method):
-            visit = max(k for k, name in enumerate(self.visits) if name == task)
-            for row in trial.select("score", visit=visit, task=task, mode=mode or trial.modes[0]):
-                found += row.get("returns") or [row["mean_return"]]
-        return found
+    def _returns(self, trial: Trial, task: str, mode: str | None = None) -> list[float]:
+        """Returns of the episodes right after a task's last training."""
+        visit = max(k for k, name in enumerate(self.visits) if name == task)
+        rows = trial.select("score", visit=visit, task=task, mode=mode or trial.modes[0])
+        return [number for row in rows for number in row.get("returns") or [row["mean_return"]]]
 
     def _verdict(self, method: str, task: str) -> Verdict:
         column, modes = self.tasks.index(task), self.modes(method)
@@ -458,6 +463,8 @@ class Study:
             needed = f", {_value(self.solved[task])} would solve it" if task in self.solved else ""
             untrained = _value(float(self.scores(RANDOM.name, mode=UNTRAINED)[:, column].mean()))
             why = f"{_value(best)} {where}, {untrained} untrained, {_value(low)} by random actions{needed}"
+            learned = self.learned_in(reference, task)
+            why += f"; learned in {sum(learned)} of {count(len(learned), 'seed')}" if any(learned) else ""
             return Verdict(method, task, "the learner did not learn it", why)
         if after - low < LEARNED * (best - low):
             why = f"{_value(after)} right after it, {_value(best)} {reference}"
@@ -516,6 +523,16 @@ class Study:
         ]
 
 
+def slug(text: str) -> str:
+    """A text as a part of a file's name.
+
+    >>> from owlrl.experiments.study import slug
+    >>> slug("owl, my way")
+    'owl-my-way'
+    """
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:40]
+
+
 def studies_of(trials: Iterable[Trial]) -> list[Study]:
     """Trials put together by what was compared; those that random actions are missing from are left out.
 
@@ -530,9 +547,10 @@ def studies_of(trials: Iterable[Trial]) -> list[Study]:
     return [Study(group) for group in groups if any(trial.method == RANDOM.name for trial in group)]
 
 
-def _error(returns: Sequence[float]) -> float:
-    """Squared standard error of a mean."""
-    return float(np.var(returns)) / len(returns)
+def _clearly_above(returns: Sequence[float], reference: Sequence[float]) -> bool:
+    """Whether a mean is above another by two standard errors."""
+    error = np.var(returns) / len(returns) + np.var(reference) / len(reference)
+    return bool(np.mean(returns) - np.mean(reference) > max(2.0 * error**0.5, 1e-9))
 
 
 def _value(number: float) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from typing import Any
 
@@ -18,9 +19,12 @@ from owlrl.experiments.methods import Envs, Learned, Method
 from owlrl.experiments.models import Watch, greedy_policy, make_env, seed_env, share_statistics
 from owlrl.experiments.plan import EVALUATION, Plan
 from owlrl.experiments.study import Row
+from owlrl.experiments.tensorboard import TensorBoard
 from owlrl.experiments.training import kept_generators
 
 __all__ = ["Visits"]
+
+NUMBERS = 1_000  # steps between two looks at a method's own numbers
 
 
 class Visits:
@@ -31,7 +35,8 @@ class Visits:
         method: the method.
         seed: of everything.
         keeper: what keeps the work between processes.
-        tell: called with what is being done.
+        tell: called with what is being done and how many steps of all are done.
+        tensorboard: directory for scores, points of the curve and what `Learned.numbers` says.
 
     Attributes:
         rows: what was found.
@@ -43,9 +48,8 @@ class Visits:
     >>> from owlrl.learners import DQN
     >>> plan = Plan.of(lambda env, seed: DQN(env, seed=seed), tasks={"upright": "CartPole-v1"}, steps=50,
     ...                methods=["bare"], seeds=1, eval_episodes=1)
-    >>> visits = Visits(plan, plan.method("bare"), 0, Keeper(None, "mine"), print)
+    >>> visits = Visits(plan, plan.method("bare"), 0, Keeper(None, "mine"), lambda text, steps: None)
     >>> visits.run()
-    bare, seed 0: upright (1 of 1)
     >>> len(visits.rows)
     2
     """
@@ -53,9 +57,17 @@ class Visits:
     learned: Learned
 
     def __init__(
-        self, plan: Plan, method: Method, seed: int, keeper: Keeper, tell: Callable[[str], None]
+        self,
+        plan: Plan,
+        method: Method,
+        seed: int,
+        keeper: Keeper,
+        tell: Callable[[str, int], None],
+        tensorboard: str | os.PathLike[str] | None = None,
     ) -> None:
-        self.plan, self.method, self.seed, self.keeper, self.tell = plan, method, seed, keeper, tell
+        self.plan, self.method, self.seed, self.keeper, self._tell = plan, method, seed, keeper, tell
+        self._directory = tensorboard
+        self._board: TensorBoard | None = None
         self.envs = Envs(self._fresh)
         self.rows: list[Row] = []
         self._journals: dict[str, Journal] = {}
@@ -68,26 +80,54 @@ class Visits:
     def run(self) -> None:
         """Do all that is not done yet."""
         every = [(number, task) for number in range(self.plan.rounds) for task in self.plan.tasks]
+        self._before = [sum(self.plan.steps[task] for _, task in every[:k]) for k in range(len(every) + 1)]
         watch = self._go_on(every)
         if watch is None:
             self._start()
+        if self._directory is not None:
+            self._board = TensorBoard(self._directory, after=self._steps(watch.done) if watch else None)
         for visit, (number, task) in list(enumerate(every))[self._visit :]:
             self._visit = visit
-            self.tell(f"{self.method.name}, seed {self.seed}: {task} ({visit + 1} of {len(every)})")
+            self.tell(task, watch.done if watch else 0)
             if self._scored is None:
                 self._train(watch or _Look(self, task), number, task)
             watch = None
             asked = [(other, mode) for other in self.plan.tasks for mode in self.learned.modes]
             for other, mode in asked[self._scored :]:
+                self.tell(f"{task}, evaluated in {other}", self.plan.steps[task])
                 row = self._score(other, mode)
-                self.rows += [row] if row else []
+                if row is not None:
+                    self.rows.append(row)
+                    self.show(self.plan.steps[task], {f"score {mode}/{other}": row["mean_return"]})
                 self._scored = (self._scored or 0) + 1
                 self._keep(task)
             self._finish_curve(task)
             self._scored = None
 
+    def tell(self, what: str, seen: int) -> None:
+        """Say what is done, and how many steps of this visit are."""
+        number = f"{self._visit + 1} of {len(self._before) - 1}"
+        self._tell(f"{self.method.name}, seed {self.seed}: {what} ({number})", self._steps(seen))
+
+    def show(self, seen: int, numbers: Mapping[str, float]) -> None:
+        """Write numbers for TensorBoard, at a step of this visit."""
+        if self._board is not None:
+            self._board(self._steps(seen), numbers)
+
+    def show_numbers(self, seen: int) -> None:
+        """Write what the method itself has to say, for TensorBoard."""
+        if self._board is not None:
+            self.show(seen, self.learned.numbers())
+
+    def _steps(self, seen: int) -> int:
+        """Steps of all visits so far, ``seen`` of them in this one."""
+        done = seen if self._scored is None else self._before[self._visit + 1] - self._before[self._visit]
+        return self._before[self._visit] + done
+
     def close(self) -> None:
-        """Close all environments."""
+        """Close all environments, and what TensorBoard reads."""
+        if self._board is not None:
+            self._board.close()
         for env in self._made:
             env.close()
 
@@ -211,6 +251,7 @@ class Visits:
             policy, seed = greedy_policy(self.learned.model), EVALUATION + self.seed
             found = run_episodes(policy, as_env(env), episodes=self.plan.eval_episodes, seed=seed)
         self.rows.append(_point(self._visit, task, seen, found.mean_return))
+        self.show(seen, {f"curve/{task}": found.mean_return})
 
     def _finish_curve(self, task: str) -> None:
         """The score right after belongs to the curve."""
@@ -228,9 +269,14 @@ class _Look(Watch):
         self.seen = 0
         self.begun = 0.0
         self.due = visits.plan.eval_every  # the step from which the curve has its next point
+        self.shown = 0  # steps at which numbers were written last
 
     def __call__(self, seen: int) -> None:
         self.seen, plan = seen, self.visits.plan
+        self.visits.tell(self.task, seen)
+        if seen - self.shown >= NUMBERS:
+            self.shown = seen
+            self.visits.show_numbers(seen)
         if plan.eval_every is not None and self.due is not None and self.due <= seen < plan.steps[self.task]:
             self.due = seen - seen % plan.eval_every + plan.eval_every
             self.visits.look_at(self.task, seen)

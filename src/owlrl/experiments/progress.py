@@ -1,0 +1,190 @@
+"""How far a study is: what runs now, and how long all of it will take."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from owlrl.errors import OwlError
+from owlrl.experiments._optional import optional
+
+__all__ = ["Clock", "Post", "progress_bar", "time_text"]
+
+
+class Post:
+    """Says in a small file, at most once a second, how far a run is; a `Clock` reads it.
+
+    Args:
+        path: of the file; None says nothing.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from owlrl.experiments.progress import Post
+    >>> path = Path(tempfile.mkdtemp()) / "run"
+    >>> Post(path)("owl, seed 0: left", 40)
+    >>> Post.read(path)["steps"]
+    40
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None) -> None:
+        self._path = None if path is None else Path(path)
+        self._begun, self._first, self._last = time.monotonic(), -1, 0.0
+
+    def __call__(self, text: str, steps: int) -> None:
+        """So many steps of the run are done; what is being done."""
+        now = time.monotonic()
+        if self._first < 0:  # of a run that goes on, some were made before
+            self._begun, self._first = now, steps
+        if self._path is None or now - self._last < 1.0:
+            return
+        self._last = now
+        told = {"text": text, "steps": steps, "made": steps - self._first, "seconds": now - self._begun}
+        beside = self._path.with_suffix(".new")
+        beside.write_text(json.dumps(told), encoding="utf-8")
+        beside.replace(self._path)
+
+    @staticmethod
+    def read(path: Path) -> dict[str, Any]:
+        """What was said last; nothing where nothing was said."""
+        try:
+            found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return found
+
+
+class Clock:
+    """Tells on the way what is running and how long it will take, from what the runs themselves say.
+
+    Args:
+        steps: of each run.
+        runs: name of the file in ``directory`` by run, and the run's method; those that take no time
+            are left out.
+        jobs: how many at once.
+        directory: where the runs say how far they are.
+        bar: what shows it in a terminal.
+        say: called with a line when the first estimate is there, and then ever more rarely.
+        first: seconds until the first estimate.
+
+    >>> import tempfile
+    >>> from owlrl.experiments.progress import Clock, progress_bar
+    >>> clock = Clock(100, {"a": "owl", "b": "owl"}, 2, tempfile.mkdtemp(), progress_bar(2, False), print)
+    >>> clock.done("a", 60.0)
+    compare: 1 of 2 runs done, about 60 s to go
+    """
+
+    def __init__(
+        self,
+        steps: int,
+        runs: dict[str, str],
+        jobs: int,
+        directory: str | os.PathLike[str],
+        bar: Any,
+        say: Callable[[str], None],
+        *,
+        first: float = 10.0,
+    ) -> None:
+        self._steps, self._left, self._jobs, self._total = steps, dict(runs), jobs, len(runs)
+        self._directory, self._bar, self._say = Path(directory), bar, say
+        self._began, self._next = time.monotonic(), first
+        self._rates: dict[str, list[float]] = {}  # seconds per step of finished runs, by method
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> Clock:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def done(self, name: str, seconds: float | None) -> None:
+        """A run has ended; how long it took, if it is known."""
+        method = self._left.pop(name, None)
+        if method is not None and seconds is not None:
+            self._rates.setdefault(method, []).append(seconds / self._steps)
+        self.show(now=len(self._rates) == 1)
+
+    def show(self, *, now: bool = False) -> None:
+        """Show what runs and how long it will take."""
+        posts = {name: told for name in list(self._left) if (told := Post.read(self._directory / name))}
+        seconds = self.seconds_left(posts)
+        about = "" if seconds is None else f"about {time_text(seconds)} to go"
+        running = "; ".join(told["text"] for told in posts.values())
+        self._bar.set_description_str(" | ".join(text for text in (running, about) if text))
+        passed = time.monotonic() - self._began
+        if about and self._left and (now or passed >= self._next):
+            self._next = 2 * max(passed, self._next)
+            ended = self._total - len(self._left)
+            self._say(f"compare: {ended} of {self._total} runs done, {about}")
+
+    def seconds_left(self, posts: dict[str, dict[str, Any]]) -> float | None:
+        """By the speed of finished and of running runs; None as long as nothing has shown it."""
+        rates = {method: list(found) for method, found in self._rates.items()}
+        for name, told in posts.items():
+            if told["made"] > 0 and told["seconds"] > 0 and name in self._left:
+                rates.setdefault(self._left[name], []).append(told["seconds"] / told["made"])
+        if not rates:
+            return None
+        every = _mean([_mean(found) for found in rates.values()])
+        each = [
+            (self._steps - posts.get(name, {}).get("steps", 0)) * _mean(rates.get(method, [every]))
+            for name, method in list(self._left.items())
+        ]
+        return max([sum(each) / self._jobs, *each], default=0.0)
+
+    def _watch(self) -> None:
+        while not self._over.wait(2.0):
+            self.show()
+
+
+def _mean(numbers: Sequence[float]) -> float:
+    return sum(numbers) / len(numbers)
+
+
+def time_text(seconds: float) -> str:
+    """A time as one says it.
+
+    >>> from owlrl.experiments.progress import time_text
+    >>> time_text(40.0), time_text(600.0), time_text(9000.0)
+    ('40 s', '10 min', '2.5 h')
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+class _NoBar:
+    def __enter__(self) -> _NoBar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def update(self, number: int) -> None:
+        """Nothing to show."""
+
+    def set_description_str(self, text: str) -> None:
+        """Nothing to show."""
+
+
+def progress_bar(total: int, progress: bool) -> Any:
+    """A bar of so many runs; one that shows nothing without tqdm, outside of a terminal or if none is wanted.
+
+    >>> from owlrl.experiments.progress import progress_bar
+    >>> with progress_bar(3, False) as bar:
+    ...     bar.update(1)
+    """
+    if not progress:
+        return _NoBar()
+    try:
+        tqdm = optional("tqdm", extra="cli", what="a progress bar")
+    except OwlError:
+        return _NoBar()  # a bar is not worth an error
+    return tqdm.tqdm(total=total, unit="run", disable=None)
