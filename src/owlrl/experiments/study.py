@@ -505,7 +505,7 @@ class Study:
     def _row(self, method: str, mode: str) -> list[str]:
         scores = self.scores(method, mode=mode)
         estimate = self.estimate(method, mode=mode)
-        sought = mode == UNKNOWN and len(self.modes(method)) > 1
+        sought = mode == UNKNOWN and self.found(method) is not None
         learns = method not in (RANDOM.name, "alone")
         gain = self.forward_transfer(method) if learns and mode == self.modes(method)[0] else None
         interval = estimate.interval
