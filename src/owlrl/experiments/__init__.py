@@ -9,7 +9,7 @@ from owlrl.experiments.evaluation import evaluate, evaluate_in_a_row
 from owlrl.experiments.evidence import EvidenceSet, make_evidence
 from owlrl.experiments.fanout import Attempt, run_all
 from owlrl.experiments.frames import Recording, frame_strip, record_episode, write_gif
-from owlrl.experiments.methods import Envs, Learned, Method, Score, Wrapped, register_method
+from owlrl.experiments.methods import Learned, Method, Score, Wrapped, register_method
 from owlrl.experiments.metrics import (
     cumulative_performance,
     final_performance,
@@ -26,6 +26,7 @@ from owlrl.experiments.metrics import (
     welch_test,
 )
 from owlrl.experiments.models import (
+    Envs,
     History,
     Watch,
     described,

@@ -23,6 +23,7 @@ from owlrl.describe.given import as_env
 from owlrl.errors import OwlStateError, OwlTypeError, OwlValueError
 from owlrl.experiments._optional import imported
 from owlrl.experiments.models import (
+    Envs,
     History,
     Watch,
     described,
@@ -39,7 +40,6 @@ from owlrl.protocols import HeadSelector
 __all__ = [
     "BUILT_IN",
     "RANDOM",
-    "Envs",
     "Learned",
     "Method",
     "Score",
@@ -101,22 +101,6 @@ class Score:
     def mean(self) -> float:
         """Mean of the returns."""
         return float(np.mean(self.returns))
-
-
-class Envs(dict[str, Any]):
-    """The training environments of a run by task, as its method sees them.
-
-    Args:
-        fresh: makes a new environment of a task, as the first one was made.
-
-    >>> from owlrl.experiments.methods import Envs
-    >>> Envs(str.upper).fresh("left")
-    'LEFT'
-    """
-
-    def __init__(self, fresh: Callable[[str], Any]) -> None:
-        super().__init__()
-        self.fresh = fresh
 
 
 class Learned:

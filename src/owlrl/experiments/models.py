@@ -16,6 +16,7 @@ from owlrl.errors import OwlStateError, OwlTypeError
 from owlrl.learners import DQN, SAC
 
 __all__ = [
+    "Envs",
     "History",
     "Watch",
     "described",
@@ -56,6 +57,22 @@ class Watch:
 
     def border(self) -> None:
         """Called where the model can be written down and gone on with exactly."""
+
+
+class Envs(dict[str, Any]):
+    """The training environments of a run by task, as its method sees them.
+
+    Args:
+        fresh: makes a new environment of a task, as the first one was made.
+
+    >>> from owlrl.experiments import Envs
+    >>> Envs(str.upper).fresh("left")
+    'LEFT'
+    """
+
+    def __init__(self, fresh: Callable[[str], Any]) -> None:
+        super().__init__()
+        self.fresh = fresh
 
 
 def is_sb3(thing: Any) -> bool:

@@ -15,8 +15,8 @@ from owlrl.describe.given import as_env
 from owlrl.errors import OwlStateError
 from owlrl.experiments.journal import Journal
 from owlrl.experiments.keeping import Keeper
-from owlrl.experiments.methods import Envs, Learned, Method
-from owlrl.experiments.models import Watch, greedy_policy, make_env, seed_env, share_statistics
+from owlrl.experiments.methods import Learned, Method
+from owlrl.experiments.models import Envs, Watch, greedy_policy, make_env, seed_env, share_statistics
 from owlrl.experiments.plan import EVALUATION, Plan
 from owlrl.experiments.study import Row
 from owlrl.experiments.tensorboard import TensorBoard
