@@ -84,8 +84,8 @@ oldest: ## run the tests with the lowest versions that pyproject.toml allows, in
 	$(OLDEST)/bin/python -m pytest -n $(PYTEST_WORKERS) --ignore tests/test_notebooks.py --ignore tests/test_readme.py \
 		-W ignore::DeprecationWarning -W ignore::FutureWarning
 
-faults: $(STAMP) ## kill, damage and interrupt saves and loads; with FULL=1 as often as docs/reliability.md says
-	$(BIN)/python -m scripts.faults $(if $(FULL),--full --page docs/reliability.md,--quick)
+faults: $(STAMP) ## kill, damage and interrupt; FULL=1 makes the table of docs/reliability.md, RECORD=file goes on where it was
+	$(BIN)/python -m scripts.faults $(if $(FULL),--full --page docs/reliability.md,--quick) $(if $(RECORD),--record $(RECORD))
 
 clean: ## remove what the targets made, the environment included
 	rm -rf $(VENV) $(OLDEST) dist docs/_build .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis
