@@ -207,7 +207,7 @@ def test_missing_libraries_are_said_before_any_work(tmp_path, monkeypatch):
         raise ImportError(name)
 
     monkeypatch.setattr(optional_module.importlib, "import_module", missing)
-    with pytest.raises(OwlStateError, match=r"a report needs matplotlib.*pip install .matplotlib"):
+    with pytest.raises(OwlStateError, match=r"a report needs matplotlib.*pip install .*(matplotlib|plots)"):
         write_report(tmp_path / "nowhere")
 
 

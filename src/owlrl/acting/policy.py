@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from owlrl.changes import Familiarity
 from owlrl.errors import NonFiniteError, OwlStateError, OwlValueError
+from owlrl.heads.promote import NetworkView
 from owlrl.protocols import Evidence, HeadSelector, OffPolicyLearner
 from owlrl.types import Transitions
 
@@ -278,7 +280,9 @@ def export_policy(learner: OffPolicyLearner, head: int, observation: Any) -> tor
     row = torch.as_tensor(np.asarray(observation))
     example = torch.stack([row, row])  # one row would be taken for the only number there is
     policy = _GreedyPolicy(learner, head).eval()
-    with torch.no_grad():
+    with torch.no_grad(), warnings.catch_warnings():
+        # before 2.6 torch warns that it does not know where the networks are; it needs only their weights
+        warnings.filterwarnings("ignore", "Unable to find the path of the module", UserWarning)
         shapes = ({0: torch.export.Dim("rows")},)
         program = torch.export.export(policy, (example,), dynamic_shapes=shapes, strict=False)
     places = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
@@ -303,7 +307,9 @@ def export_policy(learner: OffPolicyLearner, head: int, observation: Any) -> tor
 class _GreedyPolicy(nn.Module):
     def __init__(self, learner: OffPolicyLearner, head: int) -> None:
         super().__init__()
-        self.networks = nn.ModuleList(network.module for network in learner.networks.values())
+        modules = [network.module for network in learner.networks.values()]
+        # torch 2.5 cannot trace a view; the network behind it has the same weights
+        self.networks = nn.ModuleList(m._network if isinstance(m, NetworkView) else m for m in modules)
         self._act = learner.act
         self._head = head
 
