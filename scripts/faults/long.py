@@ -122,7 +122,7 @@ def draws(count: int, rng: random.Random, directory: Path) -> Outcome:
     listed: deque[Any] = deque(maxlen=500)
     ring = ReplayBuffer(500, shown, spaces.Discrete(2), handle_timeout_termination=False)
     scoped = TaskScopedReplay(
-        500, observation_shape=(2,), observation_dtype=np.float32, warm_start=100, seed=0
+        1_000, observation_shape=(2,), observation_dtype=np.float32, warm_start=100, seed=0
     )
     replays: list[Any] = [
         scoped,

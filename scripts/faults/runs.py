@@ -155,7 +155,7 @@ def train(count: int, rng: random.Random, directory: Path) -> Outcome:
     return _killed(count, rng, directory, arguments)
 
 
-@check("owlrl reproduce, killed", short=0, quick=5, full=25)
+@check("owlrl reproduce, killed", short=0, quick=3, full=12)
 def reproduce(count: int, rng: random.Random, directory: Path) -> Outcome:
     """The same for a study of several runs."""
 
@@ -166,7 +166,7 @@ def reproduce(count: int, rng: random.Random, directory: Path) -> Outcome:
     return _killed(count, rng, directory, arguments)
 
 
-@check("owlrl compare, killed inside and between tasks", short=0, quick=5, full=25)
+@check("owlrl compare, killed inside and between tasks", short=0, quick=5, full=20)
 def compare(count: int, rng: random.Random, directory: Path) -> Outcome:
     """The same for a comparison of one's own tasks and model."""
     study = write_study(directory, STUDY)
