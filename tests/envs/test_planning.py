@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from owlrl.envs.planning import action_values, observed_actions, run_policy
+from owlrl.envs.planning import action_values, decides, observed_actions, run_policy
 
 from .helpers import line, random_tables
 
@@ -74,3 +74,11 @@ def test_states_that_look_alike_lend_each_other_their_actions():
         1 in expected,
     ]
     assert sorted(expected) == [0, 1]
+
+
+def test_where_every_action_ends_the_episode_there_is_still_something_to_decide():
+    table = line(
+        2, reward=[[1, 2], [0, 0]], terminated=[[True, True], [True, True]], next_state=[[1, 1], [1, 1]]
+    )
+    assert decides(table).tolist() == [True, False]
+    assert observed_actions(table, 0.9).tolist() == [[False, True], [False, False]]

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from owlrl.experiments import cheetah
+from owlrl.learners import SAC
 
 
 @pytest.fixture
@@ -30,6 +31,10 @@ def test_rewards_are_opposed_but_for_the_cost_of_actions(envs):
     assert observations[0].shape == (17,)
 
 
-def test_the_model_is_sac_as_it_comes(envs):
+def test_both_learners_are_sac_of_one_size(envs):
     model = cheetah.make_model(envs[0], 3)
-    assert type(model).__name__ == "SAC" and model.seed == 3 and model.batch_size == 256
+    assert type(model).__name__ == "SAC" and model.seed == 3 and model.batch_size == 128
+    learned = cheetah.methods[-1].start(cheetah.make_model, envs[0], 3)
+    assert isinstance(learned.model, SAC) and learned.model.config.batch_size == 128
+    sizes = [sum(w.numel() for w in net.parameters()) for net in (model.actor.mu, model.actor.latent_pi)]
+    assert sum(sizes) == 6 * 65 + 64 * 18 + 64 * 65

@@ -33,6 +33,16 @@ def action_values(table: Table, gamma: float) -> FloatArray:
             return values
 
 
+def decides(table: Table) -> BoolArray:
+    """(S,): whether an action is taken in a state; False where every episode has ended.
+
+    A state all of whose actions end the episode is one to decide in, if they lead or pay somewhere.
+    """
+    stays = table.next_state == np.arange(table.num_states)[:, None]
+    ended: BoolArray = np.all(table.terminated & stays & (table.reward == 0.0), axis=1)
+    return ~ended
+
+
 def observed_actions(table: Table, gamma: float) -> BoolArray:
     """(O, A): whether an action is optimal in some state that looks like this.
 
@@ -40,7 +50,7 @@ def observed_actions(table: Table, gamma: float) -> BoolArray:
     """
     values = action_values(table, gamma)
     optimal = values >= values.max(axis=1, keepdims=True) - TIE
-    optimal &= ~table.terminated.all(axis=1, keepdims=True)
+    optimal &= decides(table)[:, None]
     found = np.zeros((table.num_observations, table.num_actions), dtype=np.bool_)
     np.logical_or.at(found, table.obs_index, optimal)
     return found
@@ -171,7 +181,7 @@ def _fill(joint: Joint, values: list[FloatArray], policy: IntArray, order: Seque
     """Where nothing is set: the best action of the first task and state that look like this."""
     for task in order:
         table, rows = joint.tables[task], joint.rows[task]
-        for state in np.flatnonzero(~table.terminated.all(axis=1)):
+        for state in np.flatnonzero(decides(table)):
             seen = rows[table.obs_index[state]]
             if policy[seen] == UNSET:
                 policy[seen] = values[task][state].argmax()

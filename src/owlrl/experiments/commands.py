@@ -46,6 +46,9 @@ STUDY_FILES = {  # studies that are modules of owlrl.experiments, made like a fi
     "multi_mnist": "two digits in an image, a task for each: EWC and GEM, one head and two (--data)",
     "paper": "every cell of the paper's tables at its settings and length: many hours, resumable",
     "thousand": "a thousand hidden goals in one pass, the reference SAC: score, cost and memory over tasks",
+    "reacher": "Reacher with four goals, DQN of Stable-Baselines3 (extras benchmarks, mujoco, sb3)",
+    "treasure": "Deep Sea Treasure and a fruit tree, rewards weighted in several ways (extra benchmarks)",
+    "minatar": "three games of MinAtar, one after the other, twice; owlrl's DQN (extra benchmarks)",
 }
 CONTROL_DEFAULTS: dict[str, Any] = {"frames": 20_000, "num_envs": 4, "eval_every": 5_000}
 
@@ -319,7 +322,7 @@ class Reproduce:
     name: str | None = None
     """which study; it may be said without the option's name, and --list says what each is: crossroads, sc3,
     sc5, unseen, sc12, sc3+dk2, headline, ablations, revisits, strengths, pendulum, alone, cheetah,
-    multi_mnist or paper"""
+    reacher, treasure, minatar, multi_mnist or paper"""
     seeds: int | None = None
     """how many; the study's own number if left out, 3 for those on levels"""
     jobs: int = 1
