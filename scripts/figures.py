@@ -10,6 +10,7 @@ import base64
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +20,7 @@ from benchmarks.defaults import judgements
 from owlrl.experiments import Result, completions, four_rooms, q_heatmap, selection_bars, study_runs
 from owlrl.experiments.plots import INK, QUIET, new_figure, plain
 from owlrl.experiments.summary import Estimate, Group, group_by_run, single_task_scores
-from scripts import rooms
+from scripts import compared, rooms
 from scripts.notebook_page import pictures
 from scripts.results_data import ROOT, results_in
 
@@ -348,6 +349,7 @@ FIGURES: dict[str, tuple[Callable[[], Any], Sequence[str]]] = {
     "completions": (draw_completions, [GRID]),
     "selection-bars": (lambda: selection_bars(_of_sc5(PAPER)[0]), [GRID]),
     "reference-sac": (draw_sac, [f"{RUNS}/sac_returns.jsonl"]),
+    **{name: (partial(compared.draw, name), [runs, "scripts/compared.py"]) for name, runs in compared.drawn().items()},
 }
 
 

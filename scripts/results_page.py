@@ -16,17 +16,19 @@ Run from the root of the checkout after new runs: ``python -m scripts.results_pa
 is filled from the results in the directory; the tests compare the pages with it. Headings of the
 tables are set in bold, since what is folded away has no place in a table of contents. The table of the bare
 call is what ``python benchmarks/defaults.py --table`` prints; the summary is that of ``scripts.figures``.
-Blocks of docs/paper.md are made by the functions in ``BLOCKS``.
+Blocks of docs/paper.md and of the studies that are comparisons are made by the functions in ``BLOCKS``.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from functools import partial
 
 from benchmarks.defaults import RESULTS as DEFAULTS
 from benchmarks.defaults import table as defaults_table
 from owlrl.experiments import paper_tables, selections, study_runs, study_table
+from scripts import compared
 from scripts.figures import GRID, NAMES, RUNS, groups_of, summary_table
 from scripts.results_data import ROOT, results_in
 
@@ -41,7 +43,7 @@ SUMMARY = re.compile(r"<!-- summary(?P<studies>[^>]*) -->\n(?P<table>.*?)<!-- en
 BARE_CALL = re.compile(r"<!-- defaults -->\n(?P<table>.*?)<!-- end defaults -->", re.DOTALL)
 
 
-BLOCK = re.compile(r"<!-- (?P<name>paper-\S+) -->\n(?P<table>.*?)<!-- end (?P=name) -->", re.DOTALL)
+BLOCK = re.compile(r"<!-- (?P<name>(?:paper|study)-\S+) -->\n(?P<table>.*?)<!-- end (?P=name) -->", re.DOTALL)
 
 
 def selection_table() -> str:
@@ -62,6 +64,7 @@ def selection_table() -> str:
 BLOCKS = {
     "paper-tables": lambda: paper_tables([*results_in(GRID), *results_in(f"{RUNS}/paper")]),
     "paper-selection": selection_table,
+    **{f"study-{name}": partial(compared.block, name) for name in compared.STUDIES},
 }
 
 
