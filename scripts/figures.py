@@ -349,7 +349,10 @@ FIGURES: dict[str, tuple[Callable[[], Any], Sequence[str]]] = {
     "completions": (draw_completions, [GRID]),
     "selection-bars": (lambda: selection_bars(_of_sc5(PAPER)[0]), [GRID]),
     "reference-sac": (draw_sac, [f"{RUNS}/sac_returns.jsonl"]),
-    **{name: (partial(compared.draw, name), [runs, "scripts/compared.py"]) for name, runs in compared.drawn().items()},
+    **{
+        name: (partial(compared.draw, name), [runs, "scripts/compared.py"])
+        for name, runs in compared.drawn().items()
+    },
 }
 
 

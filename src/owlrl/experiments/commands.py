@@ -322,7 +322,7 @@ class Reproduce:
     name: str | None = None
     """which study; it may be said without the option's name, and --list says what each is: crossroads, sc3,
     sc5, unseen, sc12, sc3+dk2, headline, ablations, revisits, strengths, pendulum, alone, cheetah,
-    reacher, treasure, minatar, multi_mnist or paper"""
+    reacher, treasure, minatar, multi_mnist, thousand or paper"""
     seeds: int | None = None
     """how many; the study's own number if left out, 3 for those on levels"""
     jobs: int = 1

@@ -48,15 +48,17 @@ def make(game: str) -> SyncVectorEnv:
     return SyncVectorEnv([partial(make_one, game)] * COPIES, autoreset_mode=AutoresetMode.SAME_STEP)
 
 
-class Cells(nn.Sequential):
+class Cells(nn.Module):
     """One layer of 16 filters and one of 128 units, the network of the games' authors."""
 
     def __init__(self) -> None:
-        super().__init__(nn.Conv2d(CHANNELS, 16, 3), nn.ReLU(), nn.Flatten(), nn.Linear(1_024, 128), nn.ReLU())
+        super().__init__()
+        seen = nn.Sequential(nn.Conv2d(CHANNELS, 16, 3), nn.ReLU(), nn.Flatten())
+        self.layers = nn.Sequential(seen, nn.Linear(16 * 8 * 8, 128), nn.ReLU())
 
     def forward(self, cells: Tensor) -> Tensor:
         """(B, 10, 10, C) bytes → (B, 128)."""
-        found: Tensor = super().forward(cells.permute(0, 3, 1, 2).float())
+        found: Tensor = self.layers(cells.permute(0, 3, 1, 2).float())
         return found
 
 

@@ -40,12 +40,7 @@ NUTRIENTS = ("protein", "carbs", "fats", "vitamins", "minerals", "water")
 WORLDS = {
     "deep-sea": World(  # the treasure and −1 for each step
         "deep-sea-treasure-v0",
-        {
-            "treasure": (0.9, 0.1),
-            "mostly treasure": (0.6, 0.4),
-            "mostly time": (0.3, 0.7),
-            "time": (0.0, 1.0),
-        },
+        {"deep": (0.9, 0.1), "less deep": (0.6, 0.4), "near": (0.3, 0.7), "nearest": (0.0, 1.0)},
         limit=50,
         steps=20_000,
     ),
@@ -165,6 +160,4 @@ def bounds(separate: Mapping[str, float], together: float) -> str:
     """What is exact, in a line."""
     each = ", ".join(f"{task} {value:.2f}" for task, value in separate.items())
     mean = float(np.mean(list(separate.values())))
-    return (
-        f"exact: separate policies {each} (mean {mean:.2f}); one policy has a mean of at most {together:.2f}"
-    )
+    return f"exact: separate policies {each}, mean {mean:.2f}; one policy: mean of at most {together:.2f}"
