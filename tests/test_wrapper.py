@@ -1017,7 +1017,7 @@ def test_a_learner_that_was_trained_before_says_which_head_its_first_task_takes(
     script.replay.begin_task("before")
     train(script, Signs(0), 60)
     owl = OwlWrapper(script.learner())
-    with pytest.warns(UserWarning, match=r"goes on with the head it has.*owl\.adopt"), owl.task("same"):
+    with pytest.warns(UserWarning, match=r"continues with the head it has.*owl\.adopt"), owl.task("same"):
         train(script, Signs(0), 60)
 
 

@@ -157,7 +157,7 @@ class Regularizer(Stateful, Protocol):
 class TaskReplay(Stateful, Protocol):
     """A replay that knows which task its rows belong to.
 
-    When a visit that was interrupted goes on, `begin_task` is not called. A replay that has to know of it
+    When a visit that was interrupted continues, `begin_task` is not called. A replay that has to know of it
     has a method ``resume_task(task)``, which is called instead. One whose rows are stored without its
     knowledge has a method ``check_new()``, which is called before every optimizer step and raises
     `owlrl.errors.NonFiniteError` if a row that came since then is not finite.
@@ -287,7 +287,7 @@ class OffPolicyLearner(Protocol):
 
     @property
     def pretrained(self) -> bool:
-        """Whether it was trained before it was wrapped: its first task goes on with the head it has."""
+        """Whether it was trained before it was wrapped: its first task continues with the head it has."""
         ...
 
     @property
@@ -345,7 +345,7 @@ class OffPolicyLearner(Protocol):
     def at_border(self, callback: Callable[[], None]) -> Callable[[], None] | None:
         """Call ``callback()`` when every row is stored and no update is half done; returns what ends that.
 
-        What is saved there can be gone on from exactly. None where only the user's own loop knows when.
+        What is saved there can be resumed exactly. None where only the user's own loop knows when.
         """
         ...
 

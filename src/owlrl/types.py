@@ -174,7 +174,7 @@ class HeadPointer:
 
 
 def _pointer_at(head: int) -> HeadPointer:
-    """What a pickled network finds instead of its pointer: one that nobody else shares."""
+    """The pointer of an unpickled network: a separate one."""
     pointer = HeadPointer()
     pointer.index = head
     return pointer

@@ -151,7 +151,7 @@ replay=TaskScopedReplay, tasks=['left', 'right'])
         was kept of the task, and its own schedules. At the end its rows are remembered, its model is
         fitted and its head's answers are stored. After an exception, in the block or at its end, nothing
         of that has happened and nothing is lost: the head that was active before is active again, and
-        entering the same task again goes on with the same visit.
+        entering the same task again continues with the same visit.
 
         Args:
             name: the task's name; a name seen before is a revisit.
@@ -163,8 +163,8 @@ replay=TaskScopedReplay, tasks=['left', 'right'])
             self.learner.set_env(env)
         if not self.tasks and self.learner.pretrained:
             warnings.warn(
-                f"OwlWrapper: the learner was trained before it was wrapped, and task {name!r} goes on with "
-                "the head it has. If that was another task, adopt it first: owl.adopt(its_name, env=...)",
+                f"OwlWrapper: the learner was trained before it was wrapped, and task {name!r} continues "
+                "with the head it has. If that was another task, adopt it first: owl.adopt(its_name, env=...)",
                 UserWarning,
                 stacklevel=3,
             )
@@ -329,11 +329,11 @@ replay=TaskScopedReplay, tasks=['left', 'right'])
         return found | ({} if self.regularizer is None else self.regularizer.watch())
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write everything needed to go on to one file, atomically (see `owlrl.checkpoint`).
+        """Write everything needed to continue to one file, atomically (see `owlrl.checkpoint`).
 
         Heads, targets, optimizers, regularizer, evidence, memory, replay with its kept samples, schedules
         of each task and the global generators' states; not your environment's state. Inside a block the
-        visit is saved as it is: after loading, entering the same task again goes on with it. In a callback
+        visit is saved as it is: after loading, entering the same task again continues with it. In a callback
         of a Stable-Baselines3 model a step is half done: the file is written when its rollout is over.
         """
         self._refuse_unwrapped("save")

@@ -100,7 +100,7 @@ def refill(
 
 
 class BufferReplay:
-    """Lets a script go on with the ``ReplayBuffer`` of Stable-Baselines3, or CleanRL's copy of it.
+    """Lets a script continue with the ``ReplayBuffer`` of Stable-Baselines3, or CleanRL's copy of it.
 
     The same object stays in use: `begin_task` empties it in place and refills it with the last rows
     of that task. `QLearner` and `ActorCriticLearner` make one from ``replay=rb``; make it yourself to keep
@@ -183,7 +183,7 @@ class BufferReplay:
         self._seen = _Mark.of(self.buffer)
 
     def resume_task(self, task: str) -> None:
-        """Go on with a visit that was interrupted; after loading, with the rows that it had.
+        """Continue with a visit that was interrupted; after loading, with the rows that it had.
 
         They lie at the same places of the ring. The last one ends its episode: what comes next does not
         continue it.
@@ -272,7 +272,7 @@ class BufferReplay:
     def state_dict(self) -> dict[str, Any]:
         """The kept rows and the random state; inside a task also the rows that are in the buffer.
 
-        The buffer is refilled from them when a task begins or goes on.
+        The buffer is refilled from them when a task begins or continues.
         """
         state = {"kept": dict(self._kept), "rng": self._rng.bit_generator.state}
         visit = self._visit() if self._begun else self._loaded

@@ -22,7 +22,7 @@ from owlrl.types import Transitions
 __all__ = ["ListReplay"]
 
 COLUMNS = ("observation", "action", "reward", "next_observation", "terminated", "truncated")
-# what the columns are called in other people's rows
+# what the columns are called in rows of other libraries
 NAMES = {
     "observation": ("observation", "obs", "state"),
     "action": ("action",),
@@ -40,7 +40,7 @@ LARGEST = float(np.finfo(np.float32).max)
 class ListReplay:
     """Scopes a list or ``collections.deque`` of rows to tasks, in place.
 
-    The script goes on appending to its list, and may go on sampling from it. A row is a tuple
+    The script continues appending to its list, and may continue sampling from it. A row is a tuple
     ``(observation, action, reward, next_observation, done)`` or ``(…, terminated, truncated)``; named tuples
     and dataclasses are read by their names (``state``, ``obs``, ``next_state``, ``done`` and so on),
     whatever their order. Without ``truncated``, ``done`` counts as terminated. `begin_task` empties the

@@ -146,7 +146,7 @@ evidence=ModelEvidence, replay=ListReplay, tasks=[])
         found += self._reading_problems()
         found += self._common_problems()
         unfit = _replay_problems(self.replay)
-        # asking the networks makes sense only where they are networks
+        # only networks can be called
         if not self._strange and all(part.can_be_asked for part in self._trained.values()):
             found += self._probe_problems(None if unfit else getattr(self.replay, "action_shape", None))
         return found + unfit
@@ -243,7 +243,7 @@ evidence=ModelEvidence, replay=ListReplay, tasks=[])
         parts = [self._trained["actor"], *self._critics.values()] if not self._strange else []
         return f"ActorCriticLearner({', '.join(type(part.network).__name__ for part in parts)})"
 
-    # L critics, H heads of which n are asked about, B rows, actions of A components, K points of the
+    # L critics, H heads of which n are evaluated, B rows, actions of A components, K points of the
     # policy's noise (one where the actor has none).
 
     def _outputs(self, transitions: Transitions, heads: Tensor) -> list[Tensor]:
@@ -304,7 +304,7 @@ evidence=ModelEvidence, replay=ListReplay, tasks=[])
         actor, distribution = self._trained["actor"].heads, self._distribution
         with torch.no_grad(), eval_mode(actor.module):
             output = torch.cat([actor(x[k : k + ROWS], head=head) for k in range(0, len(x), ROWS)])
-        generator = torch.Generator().manual_seed(0)  # nobody else's numbers are drawn
+        generator = torch.Generator().manual_seed(0)  # a separate generator: the global ones stay as they are
         signs = torch.randint(2, output.shape, generator=generator).to(output) * 2.0 - 1.0
         noise = torch.randn(len(x), actions, generator=generator).to(output)
         frozen = output[:, actions:] if output.shape[1] == 2 * actions else output[:, :0]
@@ -400,7 +400,7 @@ evidence=ModelEvidence, replay=ListReplay, tasks=[])
         return found
 
     def _probe_problems(self, action_shape: tuple[int, ...] | None) -> list[str]:
-        """What shows when the networks are asked once: whether heads can be given, and outputs be read."""
+        """What a call of each network shows: whether heads can be given, and outputs be read."""
         try:
             observation, action = self._example()
         except Exception as error:  # anything may come: the actor and preprocess are the user's
@@ -447,7 +447,7 @@ def _critic_problems(name: str, part: Trained, inputs: tuple[Tensor, ...]) -> li
             raw = part.ask(*inputs)
             output = joined(raw)
             values, loss = reading.values(output), reading.loss(output, torch.zeros(1).to(output))
-    except Exception as error:  # somebody's network and functions
+    except Exception as error:  # the network and functions are the user's
         return [
             f"{name} could not be read ({type(error).__name__}: {error}); pass call= or output= to its "
             "Trained"

@@ -35,8 +35,8 @@ class DescribedLearner(ABC):
     """A learner described by its parts: `Trained` networks by name, a replay, a discount, schedules.
 
     A subclass says what the networks' outputs mean: `inputs`, `act`, `values`, `td_errors` and
-    `consolidation`; `ask` calls a network. The rest of `owlrl.protocols.OffPolicyLearner` is done here: heads
-    in networks, targets and optimizers, checks, a trial row. `QLearner` describes a DQN,
+    `consolidation`; `ask` calls a network. This base does the rest of `owlrl.protocols.OffPolicyLearner`:
+    heads in networks, targets and optimizers, checks, a trial row. `QLearner` describes a DQN,
     `ActorCriticLearner` a SAC, TD3 or DDPG.
 
     Args:
@@ -161,7 +161,7 @@ class DescribedLearner(ABC):
         return None
 
     def set_env(self, env: object) -> None:
-        """Refused: the loop of a hand-written learner has its environment in its own hands."""
+        """Refused: the loop of a hand-written learner chooses its environment."""
         raise OwlStateError(
             f"{type(self).__name__}: env= was given, but this learner's own loop chooses its environment; "
             "leave it out and step that environment inside the block"
@@ -199,7 +199,7 @@ class DescribedLearner(ABC):
                 return trial_problems(learner, rows)
 
     def ask(self, name: str, heads: Tensor | int | None, *inputs: Tensor) -> Tensor:
-        """What a network answers, in evaluation mode and without gradients.
+        """A network's output, in evaluation mode and without gradients.
 
         (B, O) with row ``b`` by ``heads[b]``, or all by one head; (H, B, O) by every head where it is None.
         """
@@ -261,7 +261,7 @@ class DescribedLearner(ABC):
         return torch.zeros(rows, *shape, dtype=torch.float32 if floats else torch.int64)
 
     def _row_problems(self, rows: Transitions) -> list[str]:
-        """What can be seen of rows before any network is asked."""
+        """Problems of rows that show before any network is called."""
         return []
 
     @property
@@ -303,7 +303,7 @@ class DescribedLearner(ABC):
         )
 
     def _zero_observation(self, rows: int) -> Tensor:
-        """Raw observations of zeros; raises where nobody knows their shape."""
+        """Raw observations of zeros; raises where their shape is unknown."""
         shape = getattr(self.replay, "observation_shape", None)
         if shape is not None:
             dtype = getattr(self.replay, "observation_dtype", np.float32)
@@ -319,7 +319,7 @@ class DescribedLearner(ABC):
         return next(iter(self._trained.values()))
 
     def _prepared_example(self) -> Tensor:
-        """One observation of zeros as the networks take it; raises where nobody knows its shape."""
+        """One observation of zeros as the networks take it; raises where its shape is unknown."""
         if getattr(self.replay, "observation_shape", None) is None:
             return default_input(self._asked_first.network)
         return self.prepare(self._zero_observation(1))

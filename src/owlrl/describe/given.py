@@ -1,4 +1,4 @@
-"""What the wrapper is given: other people's objects made usable, and everything wrong said at once."""
+"""Learners, environments and replays of other libraries made usable, with all problems in one error."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ADAPTERS = {
     "stable_baselines3": "owlrl.adapters.sb3",
 }
 MANY = 20  # missing members: such an object was not meant to be a learner
-# what the ReplayBuffer of Stable-Baselines3 and its copies in other people's files have in common
+# what the ReplayBuffer of Stable-Baselines3 and its copies in scripts have in common
 BUFFER_PARTS = (
     *("observations", "actions", "rewards", "dones", "timeouts", "pos", "full", "buffer_size"),
     *("n_envs", "optimize_memory_usage", "handle_timeout_termination", "add", "reset"),
@@ -163,7 +163,7 @@ def part_problem(name: str, item: object, protocol: type, example: str) -> list[
 
 
 def trial_problems(learner: OffPolicyLearner, rows: Transitions) -> list[str]:
-    """What fails when ``rows`` are run through all that is asked of a learner whose networks have heads.
+    """What fails when ``rows`` are run through every call that a learner with heads must support.
 
     For ``trial`` of a learner: the caller sees to evaluation mode and to the generators.
     """

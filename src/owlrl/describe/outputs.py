@@ -117,7 +117,7 @@ class ActionBox:
 
     Args:
         space: anything with ``low``, ``high`` and ``dtype``.
-        where: who asks, for the message.
+        where: the caller, for the error message.
 
     >>> import numpy as np, torch
     >>> from gymnasium import spaces
@@ -250,7 +250,7 @@ def normal_points(dim: int, count: int = 8) -> Tensor:
 
     Every component takes the same ``count`` quantiles, with mean 0 and variance 1, in another
     order (a Latin hypercube). Always the same points: an expectation over them is a number that
-    depends on nothing else, and no generator of anyone's is asked.
+    depends on nothing else, and no random number is drawn.
 
     >>> from owlrl.describe.outputs import normal_points
     >>> points = normal_points(1, 4).flatten().sort().values

@@ -196,7 +196,7 @@ def _loss_problems(loss: Callable[..., Tensor]) -> list[str]:
     """Whether ``loss(q, target, reduction="none")`` gives a number per row."""
     try:
         shape = tuple(loss(torch.zeros(3), torch.ones(3), reduction="none").shape)
-    except Exception as error:  # somebody's function
+    except Exception as error:  # the function is the user's
         return [
             f"loss could not be called ({type(error).__name__}: {error}); expected "
             'loss(q, target, reduction="none") -> a number per row, as torch.nn.functional.smooth_l1_loss'

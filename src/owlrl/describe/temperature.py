@@ -18,7 +18,7 @@ __all__ = ["TaskTemperature"]
 class TaskTemperature:
     """The α = exp(log_alpha) of a script, swapped in place from task to task.
 
-    The script goes on with its ``log_alpha`` and optimizer. A task's state is loaded with the pointer at
+    The script continues with its ``log_alpha`` and optimizer. A task's state is loaded with the pointer at
     that task's head, so each head's α is known at any time: its entropy-regularised target needs it.
 
     Args:

@@ -30,7 +30,7 @@ JAX = ("flax", "haiku", "equinox", "jax", "jaxlib", "sbx")
 
 
 class Trained:
-    """One trained network: what trains it, what lags behind it, and how it is asked.
+    """One trained network with its optimizer, its target, and how it is called.
 
     Nothing is changed before the learner that it is part of is wrapped. Then its output layers are given
     heads in place (a `MultiHeadQ` has them already), together with the target's and in the optimizer.
@@ -41,13 +41,13 @@ class Trained:
             (``OwlWrapper.load(..., acting=True)``).
         target: its target network, or None.
         layers: names of its output layers, where they are not found by themselves.
-        call: ``call(network, *inputs)``, where the plain call is not what is to be asked (an actor that
-            samples, say). Several outputs are joined along the last axis.
+        call: ``call(network, *inputs)``, used instead of the plain call (for an actor that samples, say).
+            Several outputs are joined along the last axis.
         output: how the output is read: a `owlrl.describe.outputs.Distribution` for an actor, a
             `owlrl.describe.outputs.CriticOutput` for a critic; by default the learner's usual one.
         init: how a new task's head starts: "zero" answers 0, "fresh" draws new weights, "copy" takes
-            those of the active head. At zero a Q-value promises nothing, and an actor acts in the middle of
-            its range; a head drawn at random on a trained trunk answers with noise of any size.
+            those of the active head. At zero no action looks better than another, and an actor acts in the
+            middle of its range; a random head on a trained trunk outputs noise of any size.
 
     >>> import copy, torch
     >>> from torch import nn
@@ -105,13 +105,13 @@ class Trained:
 
     @property
     def can_be_asked(self) -> bool:
-        """Whether the network is one that answers: a module with ``forward``, or with ``call``."""
+        """Whether the network can be called: a module with ``forward``, or with ``call``."""
         if not isinstance(self.network, nn.Module):
             return False
         return self.call is not None or type(self.network).forward is not nn.Module.forward
 
     def ask(self, *inputs: Tensor) -> Any:
-        """What the network answers, as it answers: a tensor, or several."""
+        """The network's output as it is: a tensor, or several."""
         return self.network(*inputs) if self.call is None else self.call(self.network, *inputs)
 
     def output_layers(self, example: Tensor | Sequence[Tensor] | None) -> list[str]:

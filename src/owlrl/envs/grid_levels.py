@@ -50,7 +50,7 @@ class GridTaskEnv(MiniGridEnv):
     ``info["is_success"]`` says whether a goal that pays was reached.
 
     Gymnasium's and Stable-Baselines3's ``check_env`` have nothing to say, but that the latter's default CNN
-    wants images of 36×36 at least: give ``gymnasium.wrappers.FlattenObservation(env)`` to an ``MlpPolicy``.
+    needs images of at least 36×36: give ``gymnasium.wrappers.FlattenObservation(env)`` to an ``MlpPolicy``.
 
     >>> from owlrl.envs import CrossroadsEnv, GridTaskEnv, SimpleCrossingEnv
     >>> issubclass(SimpleCrossingEnv, GridTaskEnv) and issubclass(CrossroadsEnv, GridTaskEnv)
@@ -93,7 +93,7 @@ class _FixedLayout(MiniGridEnv):
 
     def _gen_grid(self, width: int, height: int) -> None:
         # The layout has a separate generator, so that reset(seed=…) seeds the environment's as
-        # Gymnasium wants it and still gives the same layout.
+        # Gymnasium expects and still gives the same layout.
         own = self._np_random, self._np_random_seed
         self._np_random, self._np_random_seed = seeding.np_random(self.level)
         try:

@@ -193,7 +193,7 @@ class PendulumVectorEnv(ArrayVectorEnv):
         return {**super().state_dict(), "states": self.states, "generators": generators}
 
     def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:
-        """Go on from what `state_dict` gave."""
+        """Continue from what `state_dict` gave."""
         super().load_state_dict(state_dict)
         self.states = state_dict["states"]
         self._generators = [np_random(0)[0] for _ in state_dict["generators"]]

@@ -67,7 +67,7 @@ class Outcome:
 def run_policy(table: Table, policy: IntArray, gamma: float) -> Outcome:
     """One episode of a policy (O,), an action for each of the table's observations.
 
-    The return is that of an episode without a step limit, of a policy that loops for ever too; a
+    The return is that of an episode without a step limit, of a policy that loops forever, too; a
     success counts if it comes within the limit.
     """
     state, rewards = table.start, list[float]()

@@ -99,7 +99,7 @@ def screen_level(
 
 def _random_success(table: Table) -> float:
     """The exact chance that actions drawn evenly at random succeed within an episode."""
-    chance: FloatArray = np.zeros(table.num_states)  # of being in a state now, with the episode going on
+    chance: FloatArray = np.zeros(table.num_states)  # of being in a state now, with the episode continuing
     chance[table.start] = 1.0
     succeeded = 0.0
     for _ in range(table.max_episode_steps or ENDLESS):

@@ -68,7 +68,7 @@ class _Plan:
         return self.steps >= self._until
 
     def change(self) -> str:
-        """Go on to the next task and return it."""
+        """Continue to the next task and return it."""
         self._number += 1
         if self._schedule is None:
             others = [task for task in self._tasks if task != self.task]
@@ -131,9 +131,9 @@ class Switching(_Switches, gymnasium.Env[Any, Any]):
     with a seed, does not turn it back: ``reset(seed=…)`` seeds the environments inside.
 
     Within an episode the state is carried over: ``unwrapped.state`` of the one environment is set in the
-    other (classic control, `PendulumEnv`, `ReachEnv`), and step limits go on. That needs environments of one
-    class whose ``state`` is all of it; others change at the end of the episode that is under way. Wrappers
-    that keep something over an episode belong around this one, not inside.
+    other (classic control, `PendulumEnv`, `ReachEnv`), and step limits continue. That needs environments of
+    one class whose ``state`` is complete; others change at the end of the current episode. Wrappers that
+    keep something over an episode belong around this one, not inside.
 
     For several copies that change together, without a vector twin, give all of them the same seed and
     Gymnasium's same-step autoreset: ``SyncVectorEnv([lambda: Switching(tasks, seed=0)] * 8,
@@ -282,7 +282,7 @@ class SwitchingVectorEnv(_Switches, VectorEnv[npt.NDArray[Any], npt.NDArray[Any]
         return observations, {**infos, **self._told(self.task)}
 
     def step(self, actions: npt.NDArray[Any]) -> VectorStep:
-        """Step the present task; if that has had its steps, the next one goes on from there."""
+        """Step the present task; if that has had its steps, the next one continues from there."""
         task = self.task
         observations, rewards, terminated, truncated, infos = self.envs[task].step(actions)
         self._plan.steps += 1
@@ -301,7 +301,7 @@ class SwitchingVectorEnv(_Switches, VectorEnv[npt.NDArray[Any], npt.NDArray[Any]
         return observations, rewards, terminated, truncated, {**infos, **told}
 
     def _change(self, done: npt.NDArray[np.bool_], observations: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Go on to the next task: copies marked ``done`` start there, the others keep their state."""
+        """Continue to the next task: copies marked ``done`` start there, the others keep their state."""
         old, new = self.envs[self.task], self.envs[self._plan.change()]
         first, _ = self._start()
         going = ~done

@@ -81,7 +81,7 @@ class ArrayVectorEnv(VectorEnv[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[A
         self._next_end = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Where all episodes stand: copies made the same way go on from it, bit for bit."""
+        """Where all episodes stand: copies made the same way continue from it, bit for bit."""
         return {
             "started": self._started,
             "clock": self._clock,
@@ -90,7 +90,7 @@ class ArrayVectorEnv(VectorEnv[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[A
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:
-        """Go on from what `state_dict` gave."""
+        """Continue from what `state_dict` gave."""
         self._started, self._clock = bool(state_dict["started"]), int(state_dict["clock"])
         self._began[:] = state_dict["began"]
         self._next_end = int(state_dict["next_end"])

@@ -28,7 +28,7 @@ AnyStep = tuple[Any, float, bool, bool, dict[str, Any]]
 class CountBonus(AnyWrapper, RecordConstructorArgs):
     """Adds ``β / √n`` to every reward, n being how often the agent has entered its present cell so far.
 
-    Counts go on over episodes. They are no part of the environment's state: tabulate the
+    Counts continue over episodes. They are no part of the environment's state: tabulate the
     environment without it, and give `TabulatedVectorEnv` its ``count_bonus``.
 
     Args:

@@ -122,7 +122,7 @@ class Evidence(ABC):
         return scores
 
     def forget(self, head: int) -> None:
-        """Drop what is kept of ``head``; one that is not known is none to drop."""
+        """Drop what is kept of ``head``, if anything is."""
         if int(head) in self.fitted:
             del self.fitted[int(head)]
             self.version += 1
@@ -211,7 +211,7 @@ def row_weights(rows: Transitions) -> FloatArray:
 
 
 def encoded(where: str, encode: Callable[[Tensor], Tensor], observation: Tensor) -> Tensor:
-    """``encode(observation)`` (B, F), with the shape checked because it is someone else's function."""
+    """``encode(observation)`` (B, F), with the shape checked, since the function is the user's."""
     out = encode(observation)
     if out.ndim != 2 or len(out) != len(observation):
         raise OwlTypeError(

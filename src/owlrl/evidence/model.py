@@ -1,4 +1,4 @@
-"""`ModelEvidence`: a task is recognised by how its world goes on."""
+"""`ModelEvidence`: a task is recognised by a model of its next observations and rewards."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ class TDErrorEvidence(ScaledEvidence):
 
 
 def _deltas(learner: OffPolicyLearner, rows: Transitions, heads: npt.ArrayLike) -> FloatArray:
-    """δ (n, B) as float64, with the shape checked because a learner is someone else's."""
+    """δ (n, B) as float64, with the shape checked, since the learner may be the user's."""
     chosen = np.asarray(heads, dtype=np.int64)
     with torch.no_grad():
         delta = learner.td_errors(rows, chosen)

@@ -138,7 +138,7 @@ class MultiHeadLinear(nn.Linear):
 
     @classmethod
     def promote(cls, layer: nn.Linear, pointer: HeadPointer) -> MultiHeadLinear:
-        """Turn ``layer`` itself into a multi-head one: whoever holds a reference sees it."""
+        """Turn ``layer`` itself into a multi-head one: every reference to it sees the change."""
         layer.__class__ = cls
         promoted = cast(MultiHeadLinear, layer)
         promoted.pointer = pointer

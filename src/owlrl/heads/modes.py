@@ -1,4 +1,4 @@
-"""A module's mode changed and put back, and its parameters found fast."""
+"""Evaluation mode that is restored afterwards, and fast lists of parameters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["HeadList", "eval_mode", "probing"]
 
 
 class HeadList(nn.ModuleList):
-    """Heads of one make: whether one has a mode tells it of all, so that many need not be looked at.
+    """Heads built alike: if the first has no mode, none has, so that `eval_mode` need not visit all of them.
 
     >>> from torch import nn
     >>> from owlrl.heads.modes import HeadList

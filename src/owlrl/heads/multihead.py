@@ -198,7 +198,7 @@ class MultiHeadQ(nn.Module):
         return new
 
     def remove_last_head(self) -> None:
-        """Undo `add_head`; an optimizer that was given the head is for `shrink_optimizer` to look after."""
+        """Undo `add_head`; an optimizer that holds the head needs `shrink_optimizer`, too."""
         check_last("MultiHeadQ.remove_last_head", self.num_heads, self.pointer)
         del self.heads[-1]
 

@@ -25,7 +25,7 @@ Call = Callable[..., Any]  # call(network, *inputs) -> a tensor, or several
 
 
 class PromotedNetwork:
-    """A network whose output layers were given a head per task; its owner goes on using it.
+    """A network whose output layers were given a head per task; its owner continues using it.
 
     Made by `promote_output_layers`. Satisfies `owlrl.protocols.MultiHead`. A network with several
     outputs answers with all of them side by side.
@@ -72,9 +72,9 @@ class PromotedNetwork:
     def all_heads(self, *inputs: Tensor) -> Tensor:
         """Outputs (H, B, A) of every head from one pass through the trunk.
 
-        The output layers answer for all heads at once, stacked along the batch, and whatever
-        follows them (the sum of dueling streams, say) goes on row by row. A network that does
-        something else there, or whose heads differ in size, is called head by head.
+        The output layers compute all heads at once, stacked along the batch, and what follows
+        them (the sum of dueling streams, say) works row by row. A network that mixes rows there,
+        or whose heads differ in size, is called head by head.
         """
         if self._uniform():
             out = torch.empty(0)
@@ -143,7 +143,7 @@ class PromotedNetwork:
                     old.bias.copy_(new.bias)
 
     def remove_last_head(self) -> None:
-        """Undo `add_head`; an optimizer that was given the head is for `shrink_optimizer` to look after."""
+        """Undo `add_head`; an optimizer that holds the head needs `shrink_optimizer`, too."""
         check_last("PromotedNetwork.remove_last_head", self.num_heads, self.pointer)
         for layer in self._layers():
             del layer.extra_heads[-1]
@@ -214,7 +214,7 @@ def promote_output_layers(
     """Turn the output ``nn.Linear`` layer(s) of ``network`` into multi-head ones, in place.
 
     The layer keeps its identity, parameters and state-dict keys as head 0, so optimizers,
-    aliases and checkpoints go on working; further heads come with `PromotedNetwork.add_head`.
+    aliases and checkpoints continue working; further heads come with `PromotedNetwork.add_head`.
     For a target network call it again with ``layers=`` and ``pointer=`` of the first result.
 
     Args:
@@ -223,9 +223,9 @@ def promote_output_layers(
             needed where the first layer is an ``nn.Linear`` or ``layers`` is given.
         layers: names of the output layers, if they are not to be searched for.
         pointer: the active head to follow; a new one by default.
-        call: how the network is asked, ``call(network, *inputs)``, where its plain call is not it
-            (an actor that samples) or gives a tuple: ``PromotedNetwork.module``, which regularizers
-            call, is then a view of the network that answers with one tensor.
+        call: ``call(network, *inputs)``, used instead of the plain call where that samples (an actor) or
+            returns a tuple. ``PromotedNetwork.module``, which regularizers call, is then a view of the
+            network that returns one tensor.
 
     >>> import copy
     >>> from torch import nn
@@ -282,8 +282,8 @@ def find_output_layers(
 
     Walks back from the output through the autograd graph to the first linear layer on each
     path. Raises, naming the candidates, if a parameter lies between such a layer and the
-    output (a normalised or noisy last layer), or if the layer's weight is computed. ``call`` is
-    how the network is asked, ``call(network, *inputs)``, where its plain call is not it.
+    output (a normalised or noisy last layer), or if the layer's weight is computed.
+    ``call(network, *inputs)`` is used instead of the plain call.
 
     >>> from torch import nn
     >>> from owlrl.heads import find_output_layers
@@ -390,7 +390,7 @@ class NetworkView(nn.Module):
     """``network`` itself, except that its plain call is ``call(network, *inputs)``, joined.
 
     Parameters, buffers, modes and names are the network's own: both objects have the same
-    attributes, so whoever swaps parameters in one (``torch.func.functional_call``) does in both.
+    attributes, so swapping parameters in one (``torch.func.functional_call``) swaps them in both.
     """
 
     __slots__ = ("_call", "_network")  # all else lives in the dict that is the network's

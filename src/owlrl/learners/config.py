@@ -15,7 +15,7 @@ __all__ = ["FAST", "PAPER", "SAC_FAST", "SAC_PAPER", "DQNConfig", "SACConfig"]
 class DQNConfig:
     """Settings of a `DQN`; `FAST` and `PAPER` are two of them.
 
-    The paper's network is no setting but a trunk:
+    The paper's network is not a setting but a trunk:
     ``DQN(env, config=PAPER, trunk=GridConv(), feature_dim=200)``.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""A reference DQN, written as a user would write one; what it knows of tasks is said in `DQN.describe`."""
+"""A reference DQN, written as a user would write one; `DQN.describe` tells the wrapper about it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Networks with Gaussian outputs: a policy squashed into its bounds, and critics that know their variance."""
+"""Networks with Gaussian outputs: a policy squashed into its bounds, and critics with a variance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The loop of the reference learners: it can stop after any frame and go on as if it had not."""
+"""The loop of the reference learners: it can stop after any frame and continue as if it had not."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class EpsilonSchedule:
         return {"seen": self.seen}
 
     def load_state_dict(self, state_dict: dict[str, Any], /) -> None:
-        """Go on from there."""
+        """Continue from there."""
         self.seen = int(state_dict["seen"])
 
 
@@ -125,7 +125,7 @@ class LearningLoop(ABC):
         callback: Callable[[Self, int], None] | None = None,
         progress_bar: bool = False,
     ) -> None:
-        """Act and learn for ``frames`` frames; a later call goes on where this one stopped.
+        """Act and learn for ``frames`` frames; a later call continues where this one stopped.
 
         Args:
             frames: over all environments together; those that a call made more than asked for, since
@@ -159,7 +159,7 @@ class LearningLoop(ABC):
     def at_frame_end(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call ``callback()`` after each frame of `learn` and its updates; returns what ends that.
 
-        What is saved there can be gone on from exactly.
+        What is saved there can be resumed exactly.
         """
         callbacks = self._at_frame_end
         callbacks.append(callback)
@@ -169,7 +169,7 @@ class LearningLoop(ABC):
         """Learn in ``env`` from now on, beginning with its reset.
 
         Another environment is another task: what was learned in the one before is handed over, and the
-        first frames are random again. (In a block of `OwlWrapper.task` the task's own counts go on instead.)
+        first frames are random again. (In a block of `OwlWrapper.task` the task's counts continue instead.)
         """
         if env is self.env:
             return
@@ -192,7 +192,7 @@ class LearningLoop(ABC):
 
     @contextmanager
     def staying(self) -> Iterator[None]:
-        """The episode under way goes on after the block, whatever happens to tasks in it."""
+        """The episode under way continues after the block, whatever happens to tasks in it."""
         stepper = self._stepper
         try:
             yield
@@ -218,7 +218,7 @@ class LearningLoop(ABC):
         try:
             steps = stepper.step(self._act(stepper.observation, random=random))
         except BaseException:
-            self._break_off()  # nobody knows where the environment stands
+            self._break_off()  # the state of the environment is unknown
             raise
         steps.add_to(self.replay)
         self._note(steps)
@@ -287,7 +287,7 @@ class LearningLoop(ABC):
         return state if self._stepper is None else {**state, "episode": self._stepper.state_dict()}
 
     def load_loop_state(self, state: Mapping[str, Any], *, task: bool = False) -> None:
-        """Go on from what `loop_state` gave.
+        """Continue from what `loop_state` gave.
 
         With ``task`` it is a task's state, which may be old: then counts alone are taken. Random numbers do
         not begin again, and the environment is no longer where it was.
@@ -304,9 +304,9 @@ class LearningLoop(ABC):
             self._stepper = Stepper(self.env, state=copy.deepcopy(state["episode"]))
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to go on bit for bit, but the environment itself.
+        """Everything needed to continue bit for bit, but the environment itself.
 
-        To go on in the middle of an episode, put the environment back as it was, too: build the agent with
+        To continue in the middle of an episode, put the environment back as it was, too: build the agent with
         it, or give it with `set_env` (or ``owl.task(name, env=...)``). One that was never reset starts an
         episode.
         """
@@ -317,7 +317,7 @@ class LearningLoop(ABC):
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:
-        """Go on from what ``state_dict`` gave."""
+        """Continue from what ``state_dict`` gave."""
         parts = self._parts()
         raise_problems(f"{type(self).__name__}.load_state_dict", _state_problems(parts, state_dict))
         self.replay.load_state_dict(state_dict["replay"])
@@ -383,7 +383,7 @@ class DescribedLoop(DescribedLearner):
         return self.agent.at_frame_end(callback)
 
     def staying(self) -> AbstractContextManager[None]:
-        """The episode under way goes on after the block, whatever happens to tasks in it."""
+        """The episode under way continues after the block, whatever happens to tasks in it."""
         return self.agent.staying()
 
     def set_env(self, env: object) -> None:
@@ -415,11 +415,11 @@ def flushed_denormals() -> Iterator[None]:
 
 
 def check_successor(where: str, env: Any, before: Any) -> None:
-    """Raise unless a learner that was made for the environment ``before`` can go on in ``env``."""
+    """Raise unless a learner that was made for the environment ``before`` can continue in ``env``."""
     (seen, acted, copies), (seen_before, acted_before, copies_before) = spaces_of(env), spaces_of(before)
     problems = []
     if (seen.shape, seen.dtype) != (seen_before.shape, seen_before.dtype):
-        problems.append(f"env has observations {seen}; expected the like of {seen_before}")
+        problems.append(f"env has observations {seen}; expected the shape and dtype of {seen_before}")
     if acted != acted_before:
         problems.append(f"env has actions {acted}; expected {acted_before}, as at first")
     if copies != copies_before:

@@ -1,4 +1,4 @@
-"""A reference SAC with probabilistic critics; what it knows of tasks is said in `SAC.describe`."""
+"""A reference SAC with probabilistic critics; `SAC.describe` tells the wrapper about it."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ class SAC(LearningLoop):
         return {**super().loop_state(), **own}
 
     def load_loop_state(self, state: Mapping[str, Any], *, task: bool = False) -> None:
-        """Go on from what `loop_state` gave."""
+        """Continue from what `loop_state` gave."""
         if not (task and state["clock"] < self._clock):
             self._generator.set_state(torch.as_tensor(state["generator"]))
         self._average = {name: tensor.clone() for name, tensor in state["average"].items()}

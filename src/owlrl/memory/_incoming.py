@@ -23,7 +23,7 @@ MAX_ENV = 2**31
 KINDS = {  # of the dtypes of what comes; only numbers may have more axes than that of the rows
     **dict.fromkeys(("observation", "action", "next_observation"), "biuf"),
     **dict.fromkeys(("reward", "discount"), "f"),
-    **dict.fromkeys(("terminated", "truncated", "known"), "b"),  # known: whether truncation is told
+    **dict.fromkeys(("terminated", "truncated", "known"), "b"),  # known: is truncation reported
     "env": "iu",
 }
 EXPECTED = {"b": "bool", "f": "floating numbers", "iu": "integers", "biuf": "bools or numbers of numpy"}

@@ -236,7 +236,7 @@ class Reservoir:
         """
         if self._derived is None:
             first = np.concatenate([[0], np.cumsum(self._table["length"], dtype=np.int64)[:-1]])
-            # a stratum whose quota is smaller than any of its segments has none, and no say
+            # a stratum whose quota is smaller than any of its segments keeps none, and gets no weight
             seen = np.where(self.kept == 0, 0, self.seen).astype(np.float64)
             scale = self.kept.sum() / max(seen.sum(), 1.0)
             weight = (scale * seen / np.maximum(self.kept, 1)).astype(np.float32)
@@ -320,7 +320,7 @@ class Reservoir:
         if not all(np.isfinite(array).all() for array in (*arrays.values(), table["discount"])):
             raise ValueError("a number is not finite")
         if (arrays["flags"] > TERMINATED + TRUNCATED).any():
-            raise ValueError("the ends of episodes are none")
+            raise ValueError("flags hold other values than those of terminated and truncated")
 
 
 def _per_stratum(stratum: np.ndarray, length: np.ndarray) -> np.ndarray:

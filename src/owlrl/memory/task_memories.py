@@ -140,14 +140,14 @@ class TaskMemories(Mapping[str, TaskMemory]):
             )
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to go on bit for bit."""
+        """Everything needed to continue bit for bit."""
         return {
             "seed": self._seed,
             "memories": {task: memory.state_dict() for task, memory in self._memories.items()},
         }
 
     def load_state_dict(self, state_dict: dict[str, Any], /) -> None:
-        """Go on from what ``state_dict`` gave, with new `TaskMemory` objects; refused with nothing changed.
+        """Continue from what ``state_dict`` gave, with new `TaskMemory` objects; a wrong one changes nothing.
 
         The bounds ``rows`` and ``max_bytes`` are this object's: larger memories are thinned to them.
         """

@@ -53,8 +53,8 @@ class TaskMemory:
     stratum, scaled to mean 1: weighted means over the memory estimate means over everything seen.
 
     Rows come in some dozens at a time, once they are out of quarantine and their segment is complete;
-    `settle` lets all in. Call it when a task is left. All visits of a task are one stream: go on with `add`
-    on the same object.
+    `settle` lets all in. Call it when a task is left. All visits of a task are one stream: the next visit
+    continues with `add` on the same object.
 
     Rows are copied and stored raw, in their own dtype; one observation that is the next of one row and the
     first of the next row is stored once. The first rows decide shapes and dtypes.
@@ -312,7 +312,7 @@ class TaskMemory:
     def _charge(self) -> tuple[int, int]:
         """Bytes that are accounted for, of the kept rows and of those that wait; `nbytes` is never more.
 
-        A function of the rows alone, not of when arrays grew: going on from a save thins at the same moment.
+        A function of the rows alone, not of when arrays grew: a resumed run thins at the same moment.
         """
         if self._reservoir is None:
             return 0, 0
@@ -321,7 +321,7 @@ class TaskMemory:
         return self._reservoir.charge(settled=self._settled), waits
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to go on bit for bit; arrays are copies."""
+        """Everything needed to continue bit for bit; arrays are copies."""
         reservoir = self._reservoir
         return {
             "segment": self.segment,
@@ -339,7 +339,7 @@ class TaskMemory:
         }
 
     def load_state_dict(self, state_dict: dict[str, Any], /) -> None:
-        """Go on from what ``state_dict`` gave; what does not fit is refused, with nothing changed.
+        """Continue from what ``state_dict`` gave; what does not fit is refused, with nothing changed.
 
         ``segment`` must be the same. A saved memory with a larger capacity than this one was made with is
         thinned.

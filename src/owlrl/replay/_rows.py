@@ -144,7 +144,7 @@ def array_spec(
     if space is not None:
         if given:
             arguments.problem(f"{name}_space is given and {name}_shape or {name}_dtype too; drop one")
-        # spaces are foreign objects: only their shape and dtype matter, whoever made them
+        # only the shape and dtype of a space matter, not its class
         name, shape, dtype = f"{name}_space", getattr(space, "shape", None), getattr(space, "dtype", None)
         if shape is None or dtype is None:
             arguments.problem(
@@ -171,7 +171,7 @@ def array_spec(
 
 
 def restored_generator(state: Mapping[str, Any]) -> np.random.Generator:
-    """A generator that goes on where the one that gave ``state`` was."""
+    """A generator that continues where the one that gave ``state`` was."""
     generator = np.random.default_rng()
     generator.bit_generator.state = dict(state)
     return generator

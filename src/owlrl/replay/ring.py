@@ -101,7 +101,7 @@ class FrameRing:
         """Whether each lane's last observation is the given one: (K,) bool."""
         last = self.observation.take(tail, axis=0, mode="wrap")
         continued = self._open.take(lanes)
-        if last.tobytes() != observation.tobytes():  # a memcmp, since most often all lanes go on
+        if last.tobytes() != observation.tobytes():  # a memcmp, since most often all lanes continue
             shape = (len(lanes), -1)
             continued &= (last.reshape(shape) == observation.reshape(shape)).all(axis=1)
         return continued

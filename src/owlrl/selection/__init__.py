@@ -1,7 +1,7 @@
 """Selection: which head acts when the task is unknown.
 
-A selector takes one loss per head and step and says which head acts next. Where the losses come
-from is the business of `owlrl.evidence`.
+A selector takes one loss per head and step and says which head acts next. The losses come
+from `owlrl.evidence`.
 """
 
 from owlrl.selection.base import Selector, distribution, draw

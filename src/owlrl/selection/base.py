@@ -257,7 +257,7 @@ class Selector(ABC):
         return np.array(found, dtype=np.float64).reshape(arrays[0].shape)
 
     def _size_problems(self, num_heads: int, num_episodes: int | None) -> list[str]:
-        """What a subclass has against these sizes."""
+        """Problems that a subclass has with these sizes."""
         return []
 
     def _require_reset(self, method: str) -> None:

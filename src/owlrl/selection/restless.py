@@ -1,4 +1,4 @@
-"""`RestlessSelector`: a head that gets nowhere gives way to another for some steps."""
+"""`RestlessSelector`: a head that makes no progress is replaced by another for some steps."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class RestlessSelector(Selector):
     On the way to a goal a head's value rises. One that has been led off its way by a wrong head may go in
     circles instead, though it is the right one by all evidence. So when the value of the chosen head has
     not reached a new high for ``patience`` steps, a head drawn from the others acts for ``detour`` steps;
-    then the chosen one goes on, from another place. Meant for goals that are to be reached: where rewards
+    then the chosen one continues, from another place. Meant for goals that are to be reached: where rewards
     come all the time, a value that no longer rises may be the best there is.
 
     Args:
@@ -59,7 +59,7 @@ class RestlessSelector(Selector):
         self, selector: HeadSelector, *, patience: int = 8, detour: int = 4, seed: int | None = None
     ) -> None:
         arguments = Arguments("RestlessSelector")
-        # not isinstance, which runs the properties of someone else's object
+        # not isinstance, which would run the object's properties
         if isinstance(selector, type) or missing_members(selector, HeadSelector):
             arguments.instance(
                 "selector", selector, Selector, "a head selector, such as ExpWeightsSelector()"

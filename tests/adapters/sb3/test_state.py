@@ -277,7 +277,7 @@ def test_a_model_trained_elsewhere_starts_its_first_task_anew():
     model = dqn()
     model.learn(40)
     owl = OwlWrapper(model)
-    with pytest.warns(UserWarning, match="goes on with the head it has"), owl.task("a", env=Guess(sign=-1)):
+    with pytest.warns(UserWarning, match="continues with the head it has"), owl.task("a", env=Guess(sign=-1)):
         assert (len(owl.replay), model.num_timesteps, model.learning_starts) == (0, 0, 20)
         assert model.exploration_rate == 1.0
         model.learn(30)

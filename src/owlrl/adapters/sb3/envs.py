@@ -37,7 +37,7 @@ class TaskEnvs:
     It comes with the task (`offer`), or by the model's own ``set_env`` before or inside the task's block.
 
     Args:
-        model: the model, whose environment of now belongs to the first task unless that brings another.
+        model: the model; its current environment is the first task's, unless that comes with another.
         any_num_actions: whether tasks may have different numbers of discrete actions.
     """
 
@@ -78,7 +78,7 @@ class TaskEnvs:
         return changed
 
     def resume(self, task: str) -> int | None:
-        """Go on in the environment that the model has, or in the one that was offered; its actions.
+        """Continue in the environment that the model has, or in the one that was offered; its actions.
 
         After loading, nothing tells whether the model's environment is the task's, as in `enter`.
         """
@@ -139,7 +139,7 @@ class TaskEnvs:
         """Let ``env`` be the model's and the task's."""
         model, self._offered = self.model, None
         if env is not model.env:
-            put_back = task in self._known and was_reset(env)  # after loading: it is to go on as it was
+            put_back = task in self._known and was_reset(env)  # after loading: it is to continue as it was
             if model.seed is not None and env not in self._of_task.values() and not put_back:
                 env.seed(model.seed)  # set_env does not
             model.set_env(env)
@@ -170,7 +170,7 @@ class TaskEnvs:
     def _wrap(self, env: Any) -> VecEnv:
         try:
             return self.model._wrap_env(maybe_make_env(env, self.model.verbose), self.model.verbose)
-        except Exception as error:  # whatever somebody gave
+        except Exception as error:  # the environment is the user's
             raise OwlTypeError(
                 f"OwlWrapper.task: env is a {type(env).__name__} that cannot be wrapped "
                 f"({type(error).__name__}: {error}); expected a Gymnasium environment, its id or a VecEnv"

@@ -120,7 +120,7 @@ class SB3Learner:
 
     @property
     def pretrained(self) -> bool:
-        """Whether the model has made steps already: its first task goes on with the head it has."""
+        """Whether the model has made steps already: its first task continues with the head it has."""
         return bool(self.model.num_timesteps)
 
     @property
@@ -138,7 +138,7 @@ class SB3Learner:
         """Call ``callback()`` after each rollout of ``learn``, before its updates; returns what ends that.
 
         The only moment inside ``learn`` when tasks may be changed: every step that was made is stored, and
-        no update is half done. (A state that is saved here is gone on from without the rollout's updates,
+        no update is half done. (A state that is saved here is resumed without the rollout's updates,
         since ``learn`` begins with a rollout; save in `at_border` instead.)
         """
         return self._rollouts.at_end(callback)
@@ -146,7 +146,7 @@ class SB3Learner:
     def at_border(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call ``callback()`` before each rollout of ``learn``, after all updates; returns what ends that.
 
-        What is saved there can be gone on from exactly: ``learn`` begins with a rollout.
+        What is saved there can be resumed exactly: ``learn`` begins with a rollout.
         """
         return self._rollouts.at_start(callback)
 
@@ -191,7 +191,7 @@ class SB3Learner:
         """Everything wrong that can be seen before anything is changed."""
         found = [] if self.model.env is not None else ["the model has no environment; model.set_env(env)"]
         wrong = [*found, *self._wrong_arguments, *self._buffer_problems()]
-        # what cannot be asked for rows has been said; the rest is wrong or right without them
+        # what needs rows has been reported; the rest can be checked without them
         return [*wrong, *self._inner.problems()]
 
     def bind(self) -> None:

@@ -51,7 +51,7 @@ class SB3Replay(BufferReplay):
     are in the environment's units.
 
     Args:
-        model: the model, whose ``learn`` goes on writing to ``model.replay_buffer``.
+        model: the model, whose ``learn`` continues writing to ``model.replay_buffer``.
         envs: the tasks' environments.
         state: what else is kept per task.
         observations: how observations lie in rows.
@@ -91,7 +91,7 @@ class SB3Replay(BufferReplay):
 
     @property
     def buffer(self) -> Any:
-        """The model's buffer of now."""
+        """The model's current buffer."""
         return self.model.replay_buffer
 
     @property
@@ -124,7 +124,7 @@ class SB3Replay(BufferReplay):
         self._state.open(as_it_is=as_it_is, empty=not len(self), in_learn=in_learn)
 
     def resume_task(self, task: str) -> None:
-        """Go on with a visit that was interrupted, in the model's environment or in one that was offered.
+        """Continue with a visit that was interrupted, in the model's environment or in one that was offered.
 
         After loading, in the environment that the task brings, and with the rows that the visit had; in the
         middle of the episode, if that environment was put back as it was.

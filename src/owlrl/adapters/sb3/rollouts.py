@@ -61,7 +61,7 @@ class Rollouts:
         self.model = model
         self.counter = counter
         self.where: Where = "outside"
-        self.after_setup: Callable[[], None] | None = None  # once, if the next `learn` goes on
+        self.after_setup: Callable[[], None] | None = None  # once, if the next `learn` continues
         self.plain: Callable[[dict[str, Any]], dict[str, Any]] | None = (
             None  # what ``save`` writes of parameters
         )
@@ -103,7 +103,7 @@ class Rollouts:
         """Raise if ``learn`` is running and not at a border."""
         if self.where in ("start", "collecting", "updating"):
             raise OwlStateError(
-                f"OwlWrapper: one cannot {what} inside {type(self.model).__name__}.learn (in a callback); "
+                f"OwlWrapper: cannot {what} inside {type(self.model).__name__}.learn (in a callback); "
                 "return False from the callback, and do it when learn has returned"
             )
 
@@ -140,7 +140,7 @@ class Rollouts:
 
 
 class _Reports(OffPolicyAlgorithm):
-    """Comes before a model's own class: the same, and tells its `Rollouts` where it is."""
+    """Mixed in before a model's own class: reports to its `Rollouts` what ``learn`` is doing."""
 
     def learn(self, *arguments: Any, **options: Any) -> Any:
         rollouts: Rollouts | None = getattr(self, ATTRIBUTE, None)

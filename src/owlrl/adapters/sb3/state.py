@@ -32,7 +32,7 @@ class TaskState:
     """Step count, random warm-up, exploration, number of actions and normalisation of the current task.
 
     On a first visit the model counts from 0, warms up and explores as it was built to, also
-    with ``reset_num_timesteps=False``. On a revisit it goes on counting, does not warm up again if
+    with ``reset_num_timesteps=False``. On a revisit it continues counting, does not warm up again if
     rows of the task were kept, and explores from where it stopped, also with
     ``reset_num_timesteps=True``. Outside of tasks it has no warm-up, so that a forgotten
     ``with owl.task(...)`` is found at the first update and not after the warm-up.
@@ -63,7 +63,7 @@ class TaskState:
         """The state that is loaded next is that of a task that begins.
 
         Args:
-            as_it_is: it is the model's first, which takes the model as it comes.
+            as_it_is: it is the model's first task, which does not reset the model's counters.
             empty: there is no row of it in the buffer.
             in_learn: ``learn`` is running.
         """
@@ -110,7 +110,7 @@ class TaskState:
         }
 
     def set_generators(self, generators: Mapping[str, np.random.Generator]) -> None:
-        """Go on with generators in the states that `generators` gave."""
+        """Continue with generators in the states that `generators` gave."""
         for name, generator in generators.items():
             actions = int(name) if name.isdecimal() else None
             if actions is not None and actions not in self._action_spaces:
@@ -169,7 +169,9 @@ class TaskState:
             self._warn_of_statistics(normalize)
             if normalize is not None and normalize in self._normalizers:
                 fresh_statistics(normalize)
-        if in_learn and normalize is not None:  # what acts next is seen by the statistics of now
+        if (
+            in_learn and normalize is not None
+        ):  # the next action is for an observation scaled by the current statistics
             assert model._last_original_obs is not None
             model._last_obs = normalize.normalize_obs(model._last_original_obs)
         if normalize is not None:

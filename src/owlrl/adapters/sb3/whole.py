@@ -1,4 +1,4 @@
-"""All of a Stable-Baselines3 model as plain data: another process can go on with it."""
+"""All of a Stable-Baselines3 model as plain data: another process can continue with it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def at_border(model: OffPolicyAlgorithm, callback: Callback) -> Callback:
 def model_state(model: OffPolicyAlgorithm) -> dict[str, Any]:
     """Networks, optimizers, replay buffer, counters, generators, noise and where the episode stands.
 
-    What is taken at a border of ``learn`` (`at_border`) can be gone on from exactly, with the environment
+    What is taken at a border of ``learn`` (`at_border`) can be resumed exactly, with the environment
     put back as it was.
 
     >>> from stable_baselines3 import DQN
@@ -119,7 +119,7 @@ def _one_head_optimizer(
 
 
 def load_model_state(model: OffPolicyAlgorithm, state: Mapping[str, Any]) -> None:
-    """Go on from what `model_state` gave: a model that was made in the same way, in its environment.
+    """Continue from what `model_state` gave: a model that was made in the same way, in its environment.
 
     >>> from stable_baselines3 import DQN
     >>> from owlrl.adapters.sb3.whole import load_model_state, model_state
