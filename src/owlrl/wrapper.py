@@ -164,7 +164,7 @@ replay=TaskScopedReplay, tasks=['left', 'right'])
         if not self.tasks and self.learner.pretrained:
             warnings.warn(
                 f"OwlWrapper: the learner was trained before it was wrapped, and task {name!r} continues "
-                "with the head it has. If that was another task, adopt it first: owl.adopt(its_name, env=...)",
+                "with the head it has. If that was another task, adopt it first: owl.adopt(name, env=...)",
                 UserWarning,
                 stacklevel=3,
             )

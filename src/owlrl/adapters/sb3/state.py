@@ -169,9 +169,7 @@ class TaskState:
             self._warn_of_statistics(normalize)
             if normalize is not None and normalize in self._normalizers:
                 fresh_statistics(normalize)
-        if (
-            in_learn and normalize is not None
-        ):  # the next action is for an observation scaled by the current statistics
+        if in_learn and normalize is not None:  # the next action sees the new statistics
             assert model._last_original_obs is not None
             model._last_obs = normalize.normalize_obs(model._last_original_obs)
         if normalize is not None:
