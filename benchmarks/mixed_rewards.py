@@ -1,0 +1,108 @@
+"""Sparse and dense tasks together: which head does the evidence choose? (The paper's first limitation.)
+
+Crossroads-4 with one agent: two corridors pay at their end only, two pay for every step into them as well,
+with rewards times ``--scale``. Heads of sparse tasks have small values, hence small TD errors everywhere. In
+the dense tasks, with the task unknown: how often does a head of a sparse task act, and is the goal reached?
+
+    python benchmarks/mixed_rewards.py [--seeds 5] [--first 0] [--scale 10] [--output DIR] [--table]
+
+One file per seed; what is there is not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from owlrl.experiments import Run, Session, resolve_tasks, table_of
+from owlrl.experiments.episodes import run_lanes
+from owlrl.experiments.training import repeatable
+
+RESULTS = Path(__file__).parent / "results" / "mixed"
+TASKS = "Crossroads-4"
+DENSE = ("crossroads-2", "crossroads-3")
+POLICIES = {
+    "released+td-raw": "the released bandit, raw TD errors",
+    "released+td": "the released bandit, calibrated TD errors",
+    "hedge+td-raw": "Hedge, raw TD errors",
+    "hedge+td": "Hedge, calibrated TD errors",
+    "hedge+model": "Hedge, task models (default)",
+    "random": "random heads",
+}
+EPISODES = 64
+
+
+def trained(seed: int, *, scale: float, frames: int) -> Session:
+    """One agent that has learned the four tasks one after the other."""
+    run = Run(TASKS, seed=seed, frames=frames, policies=("oracle", *POLICIES))
+    session = Session(run)
+    for name, spec in resolve_tasks(TASKS, {"breadcrumbs": True}).items():
+        if name in DENSE:
+            table = table_of(spec)
+            session.tables[name] = replace(table, reward=scale * table.reward)
+    for task in session.tables:
+        with session.task(task):
+            session.agent.learn(frames)
+    return session
+
+
+def measured(session: Session, policy: str) -> dict[str, float]:
+    """In the dense tasks: how often heads of sparse tasks act, and how often the goal is reached."""
+    tables = {name: session.tables[name] for name in DENSE}
+    truth = [name for name in tables for _ in range(EPISODES)]
+    found = run_lanes(session.policy(policy, truth), session.lanes(list(tables.values()), EPISODES))
+    sparse = [place for place, name in enumerate(session.heads) if name not in DENSE]
+    before_end = np.arange(len(found.arms))[:, None] < found.lengths[0]  # (T, E)
+    acted = np.isin(found.arms, sparse) & before_end
+    return {"sparse": float(acted.sum() / before_end.sum()), "success": float(found.success[0].mean())}
+
+
+def main() -> None:
+    """Run what is missing, print the table."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--scale", type=float, default=10.0)
+    parser.add_argument("--frames", type=int, default=30_000)
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    parser.add_argument("--table", action="store_true", help="only print what is there")
+    chosen = parser.parse_args()
+    chosen.output.mkdir(parents=True, exist_ok=True)
+    for seed in range(chosen.first, chosen.first + chosen.seeds) if not chosen.table else ():
+        path = chosen.output / f"{seed}-x{chosen.scale:g}-{chosen.frames}.json"
+        if not path.is_file():
+            with repeatable(seed):
+                session = trained(seed, scale=chosen.scale, frames=chosen.frames)
+                of = {policy: measured(session, policy) for policy in ("oracle", *POLICIES)}
+            path.write_text(
+                json.dumps({"seed": seed, "scale": chosen.scale, "policies": of}), encoding="utf-8"
+            )
+    print(table(chosen.output))
+
+
+def table(directory: Path = RESULTS) -> str:
+    """Markdown: means over seeds with the least and the greatest."""
+    runs = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(directory.glob("*.json"))]
+    lines = [
+        "| dense rewards | evidence, in dense tasks | seeds | a sparse task's head acts | goal reached |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for scale in sorted({run["scale"] for run in runs}):
+        of_scale = [run["policies"] for run in runs if run["scale"] == scale]
+        for policy, about in {"oracle": "task given", **POLICIES}.items():
+            cells = (_spread([of[policy][name] for of in of_scale]) for name in ("sparse", "success"))
+            lines.append(f"| × {scale:g} | {about} | {len(of_scale)} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _spread(numbers: list[Any]) -> str:
+    return f"{np.mean(numbers):.2f} ({min(numbers):.2f}–{max(numbers):.2f})"
+
+
+if __name__ == "__main__":
+    main()
