@@ -371,7 +371,8 @@ def test_the_paper_s_runs_are_listed(tmp_path, capsys):
     assert main(["reproduce", "paper", "--list", *chosen]) == 0
     listed = capsys.readouterr().out.splitlines()
     assert [line.split("-s0-")[0] for line in listed] == [
-        f"missing {tasks}-experience-replay" for tasks in ("sc2", "sc3", "sc5", "sc3-dk2")
+        f"missing {tasks}-experience-replay"
+        for tasks in ("sc2", "sc3", "sc5", "sc3-dk2", "owlrl-pendulum-v0-90-90")
     ]
 
 

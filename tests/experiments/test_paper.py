@@ -72,7 +72,16 @@ def test_runs_have_the_paper_s_settings_and_length():
     assert {found.method for found in paper_rows()} - {""} <= set(METHODS)
     # at our settings a pass is one visit, so that nothing is refilled; and other strengths are right
     assert set(row("SC3", "OWL + WS").runs()) == {"paper"} == set(row("SC2", "OWL, λ = 200").runs())
+    every = row("SC2", "OWL, λ = 500, 1:1").runs()
+    assert set(every) == {"paper"} and every["paper"].config.update_every == 1
     runs = paper_runs(seeds=2)
+    together, alone = (next(r for r in runs if r.control and len(r.specs) == n) for n in (2, 1))
+    assert (together.frames, together.rounds, alone.frames, together.sac.critic_hidden) == (
+        20_000,
+        3,
+        60_000,
+        (200,) * 4,
+    )
     assert len({run.id for run in runs}) == len(runs) and {run.seed for run in runs} == {0, 1}
     assert {run.frames for run in paper_runs(seeds=1, frames=50)} == {50}
 
@@ -130,7 +139,7 @@ def test_reproduce_runs_what_is_missing_and_prints_the_tables(tmp_path, capsys, 
 
     monkeypatch.setattr("owlrl.experiments.paper.run_all", run_all)
     assert reproduce(tmp_path, seeds=1, methods=("experience-replay",)) == 0
-    assert [run.tasks for run in done] == ["SC2", "SC3", "SC5", "SC3+DK2"]
+    assert [run.tasks for run in done] == ["SC2", "SC3", "SC5", "SC3+DK2", "owlrl/Pendulum-v0:90,-90"]
     assert line_of(capsys.readouterr().out, "Exp Replay", "given, final", "0.00 (0.09")[3].endswith(
         "*(holds)*"
     )

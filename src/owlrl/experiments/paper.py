@@ -7,10 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from owlrl.envs.task_sets import PENDULUM
 from owlrl.experiments.config import Run
 from owlrl.experiments.fanout import run_all, unfinished
 from owlrl.experiments.recipes import recipe_of
 from owlrl.experiments.results import Result, load_results
+from owlrl.experiments.studies import study_table
 from owlrl.experiments.summary import Group, Quartiles, group_by_run
 
 __all__ = ["PaperRow", "paper_rows", "paper_runs", "paper_tables", "verdict"]
@@ -19,6 +21,7 @@ __all__ = ["PaperRow", "paper_rows", "paper_runs", "paper_tables", "verdict"]
 # task unknown, each with the performance at the end and, after a slash, over all of training; "-" is nothing.
 # "loss" and "sum" repeat a row: EWC's importance from the loss, as the paper writes it, in the mean over
 # samples and, as it writes too, summed over 60,000 of them; other rows have it from Q-values, in the mean.
+# "1:1" repeats one too: an update per frame, as in the released code, instead of one per four frames.
 PRINTED = """
 SC5: five crossings, 3 x 0.75M frames each (ten seeds in the paper)
 Exp Replay           | experience-replay      |     | 0.01 (0.61, 0.00) | -
@@ -48,6 +51,7 @@ OWL, λ = 200, loss   | owl-loss               | 200  | 1.00 (1.00, 1.00) / 0.84
 OWL, λ = 500, loss   | owl-loss               | 500  | 1.00 (1.00, 1.00) / 0.92 (0.95, 0.89) | 1.00 (1.00, 0.64) / 0.75 (0.88, 0.61)
 OWL, λ = 1000, loss  | owl-loss               | 1000 | 1.00 (1.00, 1.00) / 0.91 (0.92, 0.75) | 1.00 (1.00, 1.00) / 0.86 (0.89, 0.84)
 OWL, λ = 500, sum    | owl-loss               | 3e7  | 1.00 (1.00, 1.00) / 0.92 (0.95, 0.89) | 1.00 (1.00, 0.64) / 0.75 (0.88, 0.61)
+OWL, λ = 500, 1:1    | owl update_every=1     | 500  | 1.00 (1.00, 1.00) / 0.92 (0.95, 0.89) | 1.00 (1.00, 0.64) / 0.75 (0.88, 0.61)
 OWL warm start 50k   | owl-warm-start         | 500  | 1.00 (1.00, 1.00) / 0.92 (0.93, 0.90) | 1.00 (1.00, 0.88) / 0.88 (0.89, 0.81)
 OWL warm start 100k  | owl-warm-start-100k    | 500  | 1.00 (1.00, 1.00) / 0.92 (0.95, 0.87) | 1.00 (1.00, 0.88) / 0.81 (0.87, 0.67)
 OWL ε restart 1x     | owl-epsilon-restart-1x | 500  | 1.00 (1.00, 1.00) / 0.78 (0.85, 0.68) | 0.97 (1.00, 0.80) / 0.71 (0.75, 0.64)
@@ -82,6 +86,7 @@ class PaperRow(NamedTuple):
         table: what its table is about, the tasks first.
         name: of the row.
         method: the same in ``METHODS``; empty if it is not there.
+        overrides: settings of the learner that differ from the paper's table.
         strength: of its regularizer; None if it has none.
         given: what the paper has with the task given, at the end and, if it says so, over training.
         unknown: the same with the task unknown; empty if it has none.
@@ -95,6 +100,7 @@ class PaperRow(NamedTuple):
     table: str
     name: str
     method: str
+    overrides: dict[str, int]
     strength: float | None
     given: tuple[Quartiles, ...]
     unknown: tuple[Quartiles, ...]
@@ -111,18 +117,13 @@ class PaperRow(NamedTuple):
         frames, rounds = LENGTH[self.tasks]
         policies = POLICIES if recipe_of(self.method).heads else ()
         chosen: dict[str, Any] = {"frames": frames, "rounds": rounds, "policies": policies, "compile": True}
-        runs = {
-            "paper": Run(self.tasks, method=self.method, strength=self.strength, learner="paper", **chosen)
-        }
-        own = self.strength in (
-            None,
-            100,
-            500,
-        )  # else it is about a strength, of which ours has another scale
+        chosen |= {"overrides": self.overrides, "strength": self.strength}
+        runs = {"paper": Run(self.tasks, method=self.method, learner="paper", **chosen)}
+        own = self.strength in (None, 100, 500)  # else it is about a strength; ours has another scale
         again = FAST[self.tasks].get("rounds", 1) > 1 or not recipe_of(self.method).warm_start
-        if own and again and self.method != "owl-loss":
+        if own and again and self.method != "owl-loss" and not self.overrides:
             runs["fast"] = Run(self.tasks, method=self.method, **FAST[self.tasks])
-        if self.method == "owl" and self.strength == 500:
+        if self.method == "owl" and self.strength == 500 and not self.overrides:
             runs["owlrl"] = Run(self.tasks, method="owl-memory", **FAST[self.tasks])
         return runs
 
@@ -139,9 +140,13 @@ def paper_rows() -> list[PaperRow]:
         if "|" not in line:
             table = line
             continue
-        name, method, strength, given, unknown = (part.strip() for part in line.split("|"))
+        name, text, strength, given, unknown = (part.strip() for part in line.split("|"))
+        method, *pairs = text.split()
+        overrides = {key: int(value) for key, value in (pair.split("=") for pair in pairs)}
         chosen = float(strength) if strength else None
-        rows.append(PaperRow(table, name, method.strip("-"), chosen, _numbers(given), _numbers(unknown)))
+        rows.append(
+            PaperRow(table, name, method.strip("-"), overrides, chosen, _numbers(given), _numbers(unknown))
+        )
     return rows
 
 
@@ -158,14 +163,26 @@ def paper_runs(*, seeds: int, methods: Iterable[str] = (), frames: int | None = 
 
     >>> from owlrl.experiments.paper import paper_runs
     >>> [run.tasks for run in paper_runs(seeds=1, methods=["experience-replay"])]
-    ['SC2', 'SC3', 'SC5', 'SC3+DK2']
+    ['SC2', 'SC3', 'SC5', 'SC3+DK2', 'owlrl/Pendulum-v0:90,-90']
     """
     first = [run for row in paper_rows() for name, run in row.runs().items() if name == "paper"]
     first.sort(key=lambda run: (run.rounds, len(run.specs)))
+    first += _pendulums()
     wanted = set(methods)
     chosen = [run if frames is None else replace(run, frames=frames) for run in first]
     chosen = [run for run in {run.id: run for run in chosen}.values() if not wanted or run.method in wanted]
     return [replace(run, seed=seed) for seed in range(seeds) for run in chosen]
+
+
+def _pendulums() -> list[Run]:
+    """Two opposed pendulums, three visits of 20,000 steps each, and each by itself for as long."""
+    chosen: dict[str, Any] = {"learner": "paper", "num_envs": 1, "eval_every": 5_000, "compile": True}
+    runs = [
+        Run(f"{PENDULUM}:90,-90", method=method, frames=20_000, rounds=3, **chosen)
+        for method in ("experience-replay", "owl")
+    ]
+    alone: dict[str, Any] = {"method": "owl-no-ewc", "frames": 60_000, "policies": (GIVEN,)}
+    return runs + [Run(f"{PENDULUM}:{angle}", **alone, **chosen) for angle in ("90", "-90")]
 
 
 def verdict(found: Quartiles, paper: float) -> str:
@@ -220,7 +237,7 @@ def _measured(group: Group, policy: str, place: int) -> Quartiles | None:
 def _lines(row: PaperRow, groups: dict[str, Group]) -> Iterator[_Line]:
     """A line per cell of the row: the paper's number, and ours by settings."""
     found = {name: groups.get(_key(run)) for name, run in row.runs().items()}
-    repeats = row.name.endswith(("loss", "sum"))
+    repeats = row.name.endswith(("loss", "sum", "1:1"))
     ways = [("given", row.given, GIVEN, GIVEN), ("unknown", row.unknown, UNKNOWN, OURS)]
     ways.append(("unknown, Eq. 2", row.unknown[:1], WRITTEN, ""))
     for way, cells, policy, own in ways:
@@ -247,7 +264,7 @@ def paper_tables(results: Iterable[Result]) -> str:
     Of 80 cells 0 were run at the paper's settings (0 holds, 0 better, 0 worse) and 0 at ours (0 holds, \
 0 better, 0 worse).
     """
-    groups = {_key(group.run): group for group in group_by_run(results)}
+    groups = {_key(group.run): group for group in group_by_run(r for r in results if not r.run.control)}
     rows, every, text = paper_rows(), [], []
     for table in dict.fromkeys(row.table for row in rows):
         lines = [line for row in rows if row.table == table for line in _lines(row, groups)]
@@ -280,5 +297,6 @@ def reproduce(
             print("missing" if unfinished([run], output) else "done   ", run.id)
         return 0
     attempts = run_all(runs, output, jobs=jobs)
-    print(paper_tables(load_results(output)), end="")
+    results = list(load_results(output))
+    print(paper_tables(results), study_table(runs, (r for r in results if r.run.control)), sep="\n", end="")
     return 1 if any(attempt.error is not None for attempt in attempts) else 0
