@@ -134,7 +134,7 @@ def test_no_linear_and_unknown_shapes_are_refused():
         find_output_layers(
             nn.ReLU(), torch.zeros(1, 2, requires_grad=False) + nn.Parameter(torch.ones(1)).detach()
         )
-    with pytest.raises(OwlValueError, match="pass example="):
+    with pytest.raises(OwlValueError, match="TaskScopedReplay to a learner, by example="):
         promote_output_layers(cnn())
     with pytest.raises(OwlValueError, match="there is no layer 'out'"):
         promote_output_layers(mlp(), layers=["out"])

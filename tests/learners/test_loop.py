@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import torch
 
+from owlrl import OwlWrapper
 from owlrl.errors import OwlValueError
-from owlrl.learners import DQN, DQNConfig, EpsilonSchedule, SACConfig
+from owlrl.learners import DQN, SAC, DQNConfig, EpsilonSchedule, SACConfig
 from owlrl.learners.loop import TaskLoop, flushed_denormals
 
 
@@ -101,3 +102,15 @@ def test_numpy_numbers_are_numbers():
     agent = DQN(gym.make("CartPole-v1"), config=config, seed=np.int64(0))
     agent.learn(np.int64(3))
     assert len(agent.replay) == 3
+
+
+def test_an_environment_may_be_given_by_its_id():
+    agent = DQN("CartPole-v1", seed=0)
+    agent.learn(20)
+    owl = OwlWrapper(agent)
+    with owl.task("flipped", env="owlrl.envs:owlrl/FlippedCartPole-v0"):
+        agent.learn(20)
+    assert agent.env.spec.id == "owlrl/FlippedCartPole-v0"
+    assert SAC("Pendulum-v1", seed=0).env.spec.id == "Pendulum-v1"
+    with pytest.raises(OwlValueError, match="'Nothing-v0', which cannot be made"):
+        DQN("Nothing-v0")

@@ -350,8 +350,8 @@ def default_input(network: nn.Module) -> Tensor:
     if not isinstance(first, nn.Linear):
         raise OwlValueError(
             f"find_output_layers: {type(network).__name__} does not start with an nn.Linear, so the shape of "
-            "its input is not known; pass example=torch.zeros(1, *observation_shape) or layers=[...]; "
-            + _candidates(network)
+            f"its input is not known; {_candidates(network)}; or give the shape: by a TaskScopedReplay to a "
+            "learner, by example=torch.zeros(1, *observation_shape) to promote_output_layers"
         )
     return torch.zeros(1, first.in_features, device=first.weight.device, dtype=first.weight.dtype)
 

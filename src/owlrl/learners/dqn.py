@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
 from owlrl.acting.stepping import Steps
+from owlrl.describe.given import as_env
 from owlrl.describe.q_learner import QLearner
 from owlrl.errors import OwlTypeError, OwlValueError, raise_problems
 from owlrl.heads import MultiHeadQ
@@ -37,7 +38,7 @@ class DQN(LearningLoop):
     """Deep Q-learning with the usual improvements, for one environment or a vector of them.
 
     Args:
-        env: a Gymnasium environment, or a vector of them, with discrete actions.
+        env: a Gymnasium environment (or its id), or a vector of them, with discrete actions.
         config: settings; `FAST` by default. `PAPER` has the paper's numbers, and its network is
             ``trunk=GridConv(), feature_dim=200``.
         trunk: a module from observations to ``feature_dim`` features; chosen by the
@@ -91,6 +92,7 @@ class DQN(LearningLoop):
         device: torch.device | str = "auto",
         compile: bool = False,
     ) -> None:
+        env = as_env(env) if isinstance(env, str) else env
         observation_space, action_space, _ = spaces_of(env)
         if not hasattr(action_space, "n") or int(getattr(action_space, "start", False)):
             raise OwlTypeError(f"DQN: the action space is {action_space}; expected Discrete that starts at 0")

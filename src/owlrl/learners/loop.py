@@ -19,6 +19,7 @@ from typing_extensions import Self
 from owlrl._arguments import Arguments, own_generator
 from owlrl.acting.stepping import Stepper, Steps
 from owlrl.describe.base import DescribedLearner
+from owlrl.describe.given import as_env
 from owlrl.errors import NonFiniteError, install_hint, raise_problems
 from owlrl.learners.compiled import CompiledStep
 from owlrl.learners.config import DQNConfig, SACConfig
@@ -166,13 +167,14 @@ class LearningLoop(ABC):
         return lambda: callbacks.remove(callback) if callback in callbacks else None
 
     def set_env(self, env: Any) -> None:
-        """Learn in ``env`` from now on, beginning with its reset.
+        """Learn in ``env`` (an environment, or its id) from now on, beginning with its reset.
 
         Another environment is another task: what was learned in the one before is handed over, and the
         first frames are random again. (In a block of `OwlWrapper.task` the task's counts continue instead.)
         """
         if env is self.env:
             return
+        env = as_env(env) if isinstance(env, str) else env
         check_successor(f"{type(self).__name__}.learn", env, self.env)
         if not self._entered:
             if self._stepper is not None:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from owlrl.describe.actor_critic import ActorCriticLearner
+from owlrl.describe.given import as_env
 from owlrl.describe.outputs import ActionBox, GaussianQ
 from owlrl.describe.temperature import TaskTemperature
 from owlrl.describe.trained import Trained
@@ -38,7 +39,7 @@ class SAC(LearningLoop):
     """Soft actor-critic whose critics predict a mean and a variance, for one environment or a vector of them.
 
     Args:
-        env: a Gymnasium environment, or a vector of them, whose actions are a bounded Box of floats.
+        env: a Gymnasium environment (or its id), or a vector of them, whose actions are a bounded Box.
         config: settings; `SAC_FAST` by default, `SAC_PAPER` as in the paper.
         replay: where transitions go; a `TaskScopedReplay` if left out.
         seed: of weights, exploration and replay.
@@ -71,6 +72,7 @@ class SAC(LearningLoop):
         device: torch.device | str = "auto",
         compile: bool = False,
     ) -> None:
+        env = as_env(env) if isinstance(env, str) else env
         observation_space, action_space, _ = spaces_of(env)
         size = _observation_size("SAC", observation_space)
         self._box = ActionBox(action_space, where="SAC")
