@@ -47,7 +47,7 @@ class Script:
 
 @pytest.mark.parametrize("consecutive", [1, 3])
 def test_lanes_equal_single_environments(session, consecutive):
-    tables, copies = [session.tables[LEFT], session.tables[RIGHT]], 4
+    tables, copies = [session.tasks[LEFT], session.tasks[RIGHT]], 4
     actions = np.random.default_rng(0).integers(3, size=(200, 2 * copies))
     policy = Script(actions)
     found = run_lanes(policy, Lanes(tables, copies), consecutive=consecutive)
@@ -73,16 +73,16 @@ def test_lanes_equal_single_environments(session, consecutive):
 def test_greedy_success_equals_an_episode_of_the_told_head(session):
     for task, head in session.heads.items():
         for other in (LEFT, RIGHT):
-            lanes = Lanes([session.tables[other]], 1)
+            lanes = Lanes([session.tasks[other]], 1)
             told = run_lanes(session.policy("oracle", [task]), lanes)
-            assert greedy_success(session.agent.q, head, session.tables[other]) == told.success
-    solved = [greedy_success(session.agent.q, session.heads[t], session.tables[t]) for t in (LEFT, RIGHT)]
+            assert greedy_success(session.agent.q, head, session.tasks[other]) == told.success
+    solved = [greedy_success(session.agent.q, session.heads[t], session.tasks[t]) for t in (LEFT, RIGHT)]
     assert solved == [True, True]
 
 
 def test_greedy_success_changes_no_mode():
     session = Session(tiny(method="owl-dropout-0.1"))
-    q, table = session.agent.q, session.tables[LEFT]
+    q, table = session.agent.q, session.tasks[LEFT]
     q.train()
     before = torch.get_rng_state()
     greedy_success(q, 0, table)
@@ -94,7 +94,7 @@ def test_greedy_success_changes_no_mode():
 
 
 def test_a_policy_that_never_ends_fails(session):
-    table = session.tables[LEFT]
+    table = session.tasks[LEFT]
     turn = torch.zeros(table.num_observations, 3)
     turn[:, 0] = 1.0  # left, for ever
 
@@ -109,7 +109,7 @@ def test_a_policy_that_never_ends_fails(session):
 
 def test_evidence_moves_the_probabilities_of_a_trace(session):
     policy = session.policy("hedge+td", [])
-    found = run_lanes(policy, Lanes([session.tables[LEFT]], 5))
+    found = run_lanes(policy, Lanes([session.tasks[LEFT]], 5))
     assert found.probabilities.shape == (len(found.arms), 5, 2)
     assert found.losses.shape == found.probabilities.shape
     assert np.allclose(found.probabilities.sum(-1), 1.0)

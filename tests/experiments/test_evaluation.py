@@ -27,7 +27,7 @@ def session() -> Session:
 
 
 def test_a_row_per_policy_and_task(session):
-    rows = evaluate(session, session.tables, POLICIES, episodes=4)
+    rows = evaluate(session, session.tasks, POLICIES, episodes=4)
     assert [(row["policy"], row["task"]) for row in rows] == [(p, t) for p in POLICIES for t in (LEFT, RIGHT)]
     for row in rows:
         assert row["kind"] == "evaluation" and row["set"] == "seen"
@@ -37,15 +37,15 @@ def test_a_row_per_policy_and_task(session):
 
 
 def test_the_told_heads_solve_their_tasks_and_max_q_cannot_solve_both(session):
-    success = {(r["policy"], r["task"]): r["success"] for r in evaluate(session, session.tables, POLICIES)}
+    success = {(r["policy"], r["task"]): r["success"] for r in evaluate(session, session.tasks, POLICIES)}
     assert success["oracle", LEFT] == success["oracle", RIGHT] == 1.0
     assert success["max-q-once", LEFT] + success["max-q-once", RIGHT] <= 1.0
-    identified = {r["task"]: r["identified"] for r in evaluate(session, session.tables, ["oracle"])}
+    identified = {r["task"]: r["identified"] for r in evaluate(session, session.tasks, ["oracle"])}
     assert identified == {LEFT: 1.0, RIGHT: 1.0}
 
 
 def test_a_trace_is_one_episode(session):
-    rows = evaluate(session, session.tables, ["hedge+reward", "random"], episodes=2, traces=["hedge+reward"])
+    rows = evaluate(session, session.tasks, ["hedge+reward", "random"], episodes=2, traces=["hedge+reward"])
     traces = [row for row in rows if row["kind"] == "trace"]
     assert [(row["policy"], row["task"]) for row in traces] == [
         ("hedge+reward", LEFT),
@@ -66,18 +66,18 @@ def test_tasks_that_were_not_learned_have_no_oracle_and_no_right_head(session):
     (row,) = evaluate(session, other, ["oracle", "random"], episodes=2, label="others")
     assert (row["policy"], row["set"]) == ("random", "others")
     assert "identified" not in row and "steps_to_identify" not in row
-    both = evaluate(session, {**session.tables, **other}, ["oracle"])
+    both = evaluate(session, {**session.tasks, **other}, ["oracle"])
     assert [row["task"] for row in both] == [LEFT, RIGHT]
 
 
 def test_one_head_is_evaluated_on_anything():
     one = Session(tiny(method="experience-replay"))
-    (row, *_) = evaluate(one, one.tables, ["oracle"], label="x")
+    (row, *_) = evaluate(one, one.tasks, ["oracle"], label="x")
     assert row["episodes"] == 1 and "identified" not in row
 
 
 def test_in_a_row_counts_failures(session):
-    rows = evaluate_in_a_row(session, session.tables, ["oracle", "random"], consecutive=5, episodes=6)
+    rows = evaluate_in_a_row(session, session.tasks, ["oracle", "random"], consecutive=5, episodes=6)
     assert len(rows) == 4
     for row in rows:
         assert row["kind"] == "in-a-row" and row["episodes"] == 6
@@ -88,7 +88,7 @@ def test_in_a_row_counts_failures(session):
 
 def test_least_tried_frees_a_head_that_is_caught_in_the_wrong_level(session):
     names = ["random", "random+least-tried", "oracle+least-tried"]
-    rows = evaluate(session, session.tables, names, episodes=8)
+    rows = evaluate(session, session.tasks, names, episodes=8)
     assert [row["episodes"] for row in rows] == [8] * 6
     told = [row["success"] for row in rows if row["policy"] == "oracle+least-tried"]
     assert told == [1.0, 1.0]  # a told head comes by no place twice here
@@ -100,5 +100,5 @@ def test_least_tried_frees_a_head_that_is_caught_in_the_wrong_level(session):
 
 
 def test_what_was_tried_is_forgotten_between_episodes_in_a_row(session):
-    rows = evaluate_in_a_row(session, session.tables, ["oracle+least-tried"], consecutive=4, episodes=2)
+    rows = evaluate_in_a_row(session, session.tasks, ["oracle+least-tried"], consecutive=4, episodes=2)
     assert [row["failures"] for row in rows] == [0.0, 0.0]

@@ -10,7 +10,7 @@ from PIL import Image
 
 from owlrl.envs import TabulatedEnv
 from owlrl.errors import OwlValueError
-from owlrl.experiments import ControlSession, Recording, Run, Session, frame_strip, record_episode, write_gif
+from owlrl.experiments import Recording, Run, Session, frame_strip, record_episode, write_gif
 from owlrl.experiments.episodes import Lanes, run_lanes
 from owlrl.experiments.frames import _chosen, _picture
 from owlrl.experiments.plots import COLOURS
@@ -21,7 +21,7 @@ from tests.experiments.test_plots import STRANGE, TWELVE, png, trace
 @pytest.fixture(scope="module")
 def session():
     made = Session(tiny(policies=("oracle", "hedge+td", "random")))
-    for task in made.tables:
+    for task in made.tasks:
         with made.task(task):
             made.agent.learn(256, env=made.env(task))
     return made
@@ -35,13 +35,13 @@ def recording(heads=("a", "b"), steps=5, **more):
 @pytest.mark.parametrize("policy", ["oracle", "hedge+td", "random"])
 def test_the_real_episode_is_the_tabulated_one(session, policy):
     found = record_episode(session, "crossroads-1", policy=policy, tile_size=8)
-    lanes = run_lanes(session.policy(policy, ["crossroads-1"]), Lanes([session.tables["crossroads-1"]], 1))
+    lanes = run_lanes(session.policy(policy, ["crossroads-1"]), Lanes([session.tasks["crossroads-1"]], 1))
     assert found.trace["arms"] == lanes.arms[:, 0].tolist()
     assert np.allclose(found.trace["probabilities"], lanes.probabilities[:, 0])
     assert np.allclose(found.trace["losses"], lanes.losses[:, 0])
     assert found.trace["success"] == lanes.success[0, 0]
     assert found.trace["heads"] == list(session.heads)
-    env = TabulatedEnv(session.tables["crossroads-1"])
+    env = TabulatedEnv(session.tasks["crossroads-1"])
     env.reset()
     ends = [env.step(action)[2:4] for action in found.actions]
     assert [terminated or truncated for terminated, truncated in ends].index(True) == len(ends) - 1
@@ -78,7 +78,7 @@ def test_one_head_is_named_so():
 
 
 def test_a_pole_has_nothing_to_solve():
-    made = ControlSession(Run("owlrl/Pendulum-v0:90,-90", policies=("oracle", "random"), num_envs=4))
+    made = Session(Run("owlrl/Pendulum-v0:90,-90", policies=("oracle", "random"), num_envs=4))
     for task in made.tasks:
         with made.task(task):
             made.agent.learn(8, env=made.env(task))

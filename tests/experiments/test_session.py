@@ -118,7 +118,7 @@ def test_the_papers_learner():
     session = Session(tiny(learner="paper", overrides={"learning_starts": 64, "buffer_size": 500}))
     assert type(session.agent.q.trunk).__name__ == "GridConv"
     assert session.env(LEFT).count_bonus == 1.0
-    assert session.tables[LEFT].reward.max() == pytest.approx(100.0 * 1.05)
+    assert session.tasks[LEFT].reward.max() == pytest.approx(100.0 * 1.05)
     learn(session, LEFT)
     assert session.agent.updates == 16  # one per four frames after the random ones
 
@@ -161,7 +161,7 @@ def test_a_saved_session_acts_as_before(method, tmp_path):
     again = Session.load(tmp_path / "kept.safetensors")
     assert again.run == session.run
     assert again.heads == session.heads
-    seen = torch.tensor(session.tables[LEFT].observations)
+    seen = torch.tensor(session.tasks[LEFT].observations)
     for name in ("q", "target"):
         one, other = getattr(session.agent, name), getattr(again.agent, name)
         assert torch.equal(one.all_heads(seen), other.all_heads(seen))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from owlrl.experiments.comparison import compare, compare_file, run_trial
 from owlrl.experiments.config import Run
-from owlrl.experiments.control import ControlSession
 from owlrl.experiments.evaluation import evaluate, evaluate_in_a_row
 from owlrl.experiments.evidence import EvidenceSet, make_evidence
 from owlrl.experiments.fanout import Attempt, run_all
@@ -68,7 +67,6 @@ __all__ = [
     "PRESETS",
     "STUDIES",
     "Attempt",
-    "ControlSession",
     "Envs",
     "EvidenceSet",
     "Group",

@@ -18,7 +18,6 @@ from owlrl.envs.task_sets import CROSSING, PENDULUM
 from owlrl.errors import OwlStateError, OwlValueError
 from owlrl.experiments.comparison import compare_file, plan_of_file
 from owlrl.experiments.config import Run
-from owlrl.experiments.control import ControlSession, load_session
 from owlrl.experiments.demo import run_demo, run_pendulum_demo
 from owlrl.experiments.evaluation import evaluate
 from owlrl.experiments.fanout import unfinished
@@ -190,7 +189,7 @@ class Evaluate:
         arguments = Arguments("evaluate")
         arguments.integer("episodes", self.episodes)
         arguments.check()
-        session = load_session(self.checkpoint)
+        session = Session.load(self.checkpoint)
         sets = self._sets(session)
         run = replace(session.run, policies=self.policies or session.run.policies, unseen=self.unseen)
         rows = []
@@ -209,7 +208,7 @@ class Evaluate:
             print_json(result)
         return 0
 
-    def _sets(self, session: Session | ControlSession) -> dict[str, Mapping[str, Any]]:
+    def _sets(self, session: Session) -> dict[str, Mapping[str, Any]]:
         """What to play, apart: what was trained, other tasks, and levels for generalisation."""
         tasks, trained = self._tasks(session), session.tasks
         known = {name: task for name, task in tasks.items() if _same(task, trained.get(name))}
@@ -220,11 +219,11 @@ class Evaluate:
             if name not in known
         }
         sets: dict[str, Mapping[str, Any]] = {"seen": known, "others": others}
-        if isinstance(session, Session):
+        if not session.run.control:
             sets |= {text: session.unseen(text) for text in self.unseen}
         return {label: tasks for label, tasks in sets.items() if tasks}
 
-    def _tasks(self, session: Session | ControlSession) -> Mapping[str, Any]:
+    def _tasks(self, session: Session) -> Mapping[str, Any]:
         """Those that were trained, or the like."""
         run, arguments = session.run, named_values("arguments", self.arguments)
         text = task_text(self.tasks, self.env_id, self.levels, self.angles)
@@ -236,10 +235,10 @@ class Evaluate:
             specs = resolve_tasks(text, arguments)
         if run.control != is_control(text or run.tasks):
             raise OwlValueError(f"tasks are {text}, but {run.tasks} was trained; expected the like")
-        if isinstance(session, ControlSession):
+        if run.control:
             return specs
         tables = tables_of(specs, goal_scale=run.preset.goal_scale)
-        trained = session.agent.num_actions
+        trained = next(iter(session.tasks.values())).num_actions
         if few := [name for name, table in tables.items() if table.num_actions < trained]:
             raise OwlValueError(
                 f"{', '.join(few)} have fewer actions than the {trained} that were learned; expected as "

@@ -1,10 +1,10 @@
-"""Whole episodes in many tabulated tasks at once, with what a study measures of each."""
+"""Whole episodes in many tasks at once, with what a study measures of each."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,12 +12,14 @@ import torch
 
 from owlrl import AdaptivePolicy
 from owlrl.acting.stepping import final_observations
-from owlrl.envs import Table, TabulatedVectorEnv
+from owlrl.envs import Table, TaskSpec
+from owlrl.envs.vector import ArrayVectorEnv
 from owlrl.experiments.least_tried import LeastTried
+from owlrl.experiments.tasks import vector_env
 from owlrl.heads.modes import eval_mode
 from owlrl.protocols import MultiHead
 
-__all__ = ["AnyLanes", "Episodes", "LaneStep", "Lanes", "greedy_success", "run_lanes"]
+__all__ = ["Episodes", "LaneStep", "Lanes", "greedy_success", "run_lanes"]
 
 BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.float64]
@@ -43,22 +45,18 @@ class LaneStep:
     success: BoolArray
 
 
-class AnyLanes(Protocol):
-    """E episodes side by side, as `run_lanes` needs them."""
-
-    num_lanes: int
-
-    def reset(self) -> Any:
-        """Begin in every lane; the first observations (E, ...)."""
-        ...
-
-    def step(self, actions: Any) -> LaneStep:
-        """Step every lane; where an episode ends, the next one begins."""
-        ...
-
-
 class Lanes:
     """Several tasks side by side, ``copies`` lanes of each: lanes 0 … copies − 1 are the first task's.
+
+    All tasks start from the same seed, so that they and the ways to act are compared on equal terms.
+
+    Args:
+        tasks: tables, or specifications of tasks that have none.
+        copies: lanes of each.
+        seed: of the first episodes.
+
+    Attributes:
+        finals: (E, ...) observations that each step so far led to; not kept of tables.
 
     >>> from owlrl.experiments import resolve_tasks, table_of
     >>> from owlrl.experiments.episodes import Lanes
@@ -70,28 +68,35 @@ class Lanes:
     array([False, False, False, False, False, False])
     """
 
-    def __init__(self, tables: Sequence[Table], copies: int) -> None:
+    def __init__(self, tasks: Sequence[Table | TaskSpec], copies: int, *, seed: int = 0) -> None:
         self.copies = copies
-        self.num_lanes = len(tables) * copies
-        self._envs = [TabulatedVectorEnv(table, copies) for table in tables]
+        self.num_lanes = len(tasks) * copies
+        self.finals: list[npt.NDArray[np.generic]] = []
+        self._keep = not any(isinstance(task, Table) for task in tasks)
+        self._seed = seed
+        self._envs = [vector_env(task, copies) for task in tasks]
 
     def reset(self) -> npt.NDArray[np.generic]:
         """Begin in every lane; the first observations (E, ...)."""
-        return np.concatenate([env.reset()[0] for env in self._envs])
+        self.finals = []
+        return np.concatenate([env.reset(seed=self._seed)[0] for env in self._envs])
 
-    def step(self, actions: IntArray) -> LaneStep:
+    def step(self, actions: npt.NDArray[Any]) -> LaneStep:
         """Step every lane; where an episode ends, the next one begins."""
         parts = [
             self._step(env, actions[k * self.copies : (k + 1) * self.copies])
             for k, env in enumerate(self._envs)
         ]
-        return LaneStep(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+        step = LaneStep(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+        if self._keep:
+            self.finals.append(step.final)
+        return step
 
     @staticmethod
-    def _step(env: TabulatedVectorEnv, actions: IntArray) -> tuple[npt.NDArray[np.generic], ...]:
+    def _step(env: ArrayVectorEnv, actions: npt.NDArray[Any]) -> tuple[npt.NDArray[np.generic], ...]:
         observation, reward, terminated, truncated, info = env.step(actions)
         ended = terminated | truncated
-        success = info["final_info"]["is_success"] if ended.any() else np.zeros_like(ended)
+        success = info.get("final_info", {}).get("is_success", np.zeros_like(ended))
         return observation, final_observations(observation, info), reward, terminated, ended, success
 
 
@@ -122,14 +127,14 @@ class Episodes:
     losses: FloatArray
 
 
-def run_lanes(policy: AdaptivePolicy | LeastTried, lanes: AnyLanes, *, consecutive: int = 1) -> Episodes:
+def run_lanes(policy: AdaptivePolicy | LeastTried, lanes: Lanes, *, consecutive: int = 1) -> Episodes:
     """Run ``consecutive`` episodes in every lane, each with the evidence of the ones before it.
 
     >>> from owlrl.experiments import Run, Session
     >>> from owlrl.experiments.episodes import Lanes, run_lanes
     >>> session = Session(Run("Crossroads-2", method="experience-replay", arguments={"max_steps": 5}))
     >>> policy = session.policy("oracle", ["crossroads-0"] * 2)
-    >>> run_lanes(policy, Lanes([session.tables["crossroads-0"]], 2)).lengths
+    >>> run_lanes(policy, Lanes([session.tasks["crossroads-0"]], 2)).lengths
     array([[5, 5]])
     """
     count = lanes.num_lanes
@@ -171,7 +176,7 @@ def greedy_success(network: MultiHead, head: int, table: Table) -> bool:
     >>> from owlrl.experiments import Run, Session
     >>> from owlrl.experiments.episodes import greedy_success
     >>> session = Session(Run("Crossroads-2", seed=0))
-    >>> greedy_success(session.agent.q, 0, session.tables["crossroads-0"])
+    >>> greedy_success(session.agent.q, 0, session.tasks["crossroads-0"])
     False
     """
     device = next(network.module.parameters()).device

@@ -8,20 +8,18 @@ from typing import Any
 import numpy as np
 
 from owlrl.envs import Table
-from owlrl.experiments.control import ControlSession, PendulumLanes, final_angles
 from owlrl.experiments.episodes import Episodes, FloatArray, Lanes, run_lanes
 from owlrl.experiments.metrics import identification_accuracy, steps_to_identify
 from owlrl.experiments.policies import ORACLE, parse_policy
 from owlrl.experiments.session import Session
 
-__all__ = ["evaluate", "evaluate_in_a_row"]
+__all__ = ["evaluate", "evaluate_in_a_row", "final_angles"]
 
 Row = dict[str, Any]
-AnySession = Session | ControlSession
 
 
 def evaluate(
-    session: AnySession,
+    session: Session,
     tables: Mapping[str, Any],
     policies: Sequence[str],
     *,
@@ -42,7 +40,7 @@ def evaluate(
 
     >>> from owlrl.experiments import Run, Session, evaluate
     >>> session = Session(Run("Crossroads-2", method="experience-replay", arguments={"max_steps": 5}))
-    >>> evaluate(session, session.tables, ["oracle"], episodes=2)[0]["success"]
+    >>> evaluate(session, session.tasks, ["oracle"], episodes=2)[0]["success"]
     0.0
     """
     rows: list[Row] = []
@@ -56,16 +54,16 @@ def evaluate(
         copies = 1 if policy == ORACLE and not session.run.control else episodes
         side_by_side = session.lanes(list(chosen.values()), copies)
         found = run_lanes(_policy(session, policy, chosen, copies), side_by_side)
+        angles = _angles(side_by_side)
         for place, task in enumerate(chosen):
             lanes = slice(place * copies, (place + 1) * copies)
             lane = lanes.start
-            if isinstance(side_by_side, PendulumLanes):  # the one that starts nearest to hanging down
-                angles = np.array(side_by_side.angles)  # (T, E)
+            if angles is not None:  # the one that starts nearest to hanging down
                 lane += int(np.abs(angles[0, lanes]).argmax())
             shown = [_row(session, policy, label, task, found, lanes)]
             if policy in traces:
                 shown.append(_trace(session, policy, task, found, lane))
-            if isinstance(side_by_side, PendulumLanes):
+            if angles is not None:
                 shown = [_of_pendulum(row, found, angles, lanes, lane) for row in shown]
             rows += shown
     return rows
@@ -86,7 +84,7 @@ def evaluate_in_a_row(
 
     >>> from owlrl.experiments import Run, Session, evaluate_in_a_row
     >>> session = Session(Run("Crossroads-2", method="experience-replay", arguments={"max_steps": 5}))
-    >>> evaluate_in_a_row(session, session.tables, ["oracle"], consecutive=3)[0]["failures"]
+    >>> evaluate_in_a_row(session, session.tasks, ["oracle"], consecutive=3)[0]["failures"]
     3.0
     """
     rows: list[Row] = []
@@ -108,11 +106,35 @@ def evaluate_in_a_row(
     return rows
 
 
-def _policy(session: AnySession, name: str, tables: Mapping[str, Any], copies: int) -> Any:
+def final_angles(angles: FloatArray, *, last: int = 50) -> FloatArray:
+    """Mean direction of the pole over the last steps, in degrees; (T, E) radians → (E,).
+
+    It is the direction of the mean of unit vectors: 179° and −179° give 180°, and not 0°.
+
+    >>> import numpy as np
+    >>> from owlrl.experiments.evaluation import final_angles
+    >>> final_angles(np.radians([[50.0, 10.0], [179.0, 10.0], [-179.0, 20.0]]), last=2).round(6)
+    array([180.,  15.])
+    """
+    ends = angles[-last:]
+    found: FloatArray = np.degrees(np.arctan2(np.sin(ends).mean(0), np.cos(ends).mean(0)))
+    return found
+
+
+def _angles(lanes: Lanes) -> FloatArray | None:
+    """Of the poles in radians, (T, E), after each step; None for levels."""
+    if not lanes.finals:
+        return None
+    seen = np.array(lanes.finals)
+    found: FloatArray = np.arctan2(seen[..., 1], seen[..., 0]).astype(np.float64)
+    return found
+
+
+def _policy(session: Session, name: str, tables: Mapping[str, Any], copies: int) -> Any:
     return session.policy(name, [task for task in tables for _ in range(copies)])
 
 
-def _row(session: AnySession, policy: str, label: str, task: str, found: Episodes, lanes: slice) -> Row:
+def _row(session: Session, policy: str, label: str, task: str, found: Episodes, lanes: slice) -> Row:
     lengths = found.lengths[0, lanes]
     row: Row = {
         "kind": "evaluation",
@@ -131,7 +153,7 @@ def _row(session: AnySession, policy: str, label: str, task: str, found: Episode
     return row
 
 
-def _trace(session: AnySession, policy: str, task: str, found: Episodes, lane: int) -> Row:
+def _trace(session: Session, policy: str, task: str, found: Episodes, lane: int) -> Row:
     steps = int(found.lengths[0, lane])
     return {
         "kind": "trace",

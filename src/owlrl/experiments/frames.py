@@ -19,7 +19,6 @@ from owlrl.checkpoint import write_atomically
 from owlrl.envs import ScaleGoalReward
 from owlrl.errors import OwlValueError
 from owlrl.experiments._optional import optional
-from owlrl.experiments.control import ControlSession
 from owlrl.experiments.plots import (
     INK,
     QUIET,
@@ -82,7 +81,7 @@ class Recording:
 
 
 def record_episode(
-    session: Session | ControlSession, task: str, *, policy: str, tile_size: int = 24, max_steps: int = 1_000
+    session: Session, task: str, *, policy: str, tile_size: int = 24, max_steps: int = 1_000
 ) -> Recording:
     """Act one episode of a task in its real environment, and keep what is to be seen of it.
 

@@ -22,7 +22,6 @@ from owlrl.errors import OwlError, OwlValueError
 from owlrl.experiments import _html
 from owlrl.experiments._optional import optional
 from owlrl.experiments.config import Run
-from owlrl.experiments.control import ControlSession, load_session
 from owlrl.experiments.frames import Recording, frame_strip, record_episode, write_gif
 from owlrl.experiments.plots import count, head_probabilities, learning_curves
 from owlrl.experiments.policies import LEAST_TRIED, ORACLE
@@ -34,6 +33,7 @@ from owlrl.experiments.study import Trial, studies_of
 from owlrl.experiments.summary import Group
 from owlrl.experiments.tables import markdown_tables, sections
 from owlrl.experiments.value_maps import q_heatmap, value_map
+from owlrl.learners import DQN
 
 __all__ = ["write_report"]
 
@@ -188,21 +188,21 @@ class _Method:
         if problem:
             yield _html.paragraph(f"The checkpoint could not be used: {problem}")
         yield from shown
-        if isinstance(session, Session) and session.heads:
-            yield _values(session)
+        if session is not None and session.heads and isinstance(session.agent, DQN):
+            yield _values(session, session.agent)
 
-    def _session(self) -> tuple[Result, Session | ControlSession | None, str]:
+    def _session(self) -> tuple[Result, Session | None, str]:
         """The first result that has a checkpoint, and what was loaded; or the first result alone."""
         for result in self.group.results:
             path = self.directory / f"{result.run.id}.safetensors"
             if path.is_file():
                 try:
-                    return result, load_session(path), ""
+                    return result, Session.load(path), ""
                 except (OwlError, OSError, RuntimeError, KeyError) as error:
                     return result, None, f"{path.name}: {error}"
         return self.group.results[0], None, ""
 
-    def _recorded(self, session: Session | ControlSession) -> Iterator[str]:
+    def _recorded(self, session: Session) -> Iterator[str]:
         policy = self._best(self.group.policies()) or ORACLE
         told = "task given" if policy.startswith(ORACLE) else "task unknown"
         about = f"{policy}, {told}" if session.run.recipe.heads else "one head for all tasks"
@@ -232,9 +232,9 @@ class _Method:
         return max(scores, key=lambda policy: scores[policy]) if scores else None
 
 
-def _values(session: Session) -> str:
+def _values(session: Session, agent: DQN) -> str:
     maps = [
-        value_map(session.agent.q, session.run.specs[task](disable_env_checker=True), head=head, name=task)
+        value_map(agent.q, session.run.specs[task](disable_env_checker=True), head=head, name=task)
         for task, head in session.heads.items()
     ]
     caption = (

@@ -19,6 +19,7 @@ from owlrl.envs import (
     PendulumVectorEnv,
     ScaleGoalReward,
     Table,
+    TabulatedVectorEnv,
     TaskSpec,
     levels,
     pendulums,
@@ -27,6 +28,7 @@ from owlrl.envs import (
     unseen_levels,
 )
 from owlrl.envs.task_sets import PENDULUM
+from owlrl.envs.vector import ArrayVectorEnv
 from owlrl.errors import OwlError, OwlValueError
 
 __all__ = [
@@ -38,6 +40,7 @@ __all__ = [
     "resolve_unseen",
     "table_of",
     "tables_of",
+    "vector_env",
 ]
 
 SEEDED = "owlrl/SeededLevel-v0"
@@ -219,6 +222,18 @@ def table_of(spec: TaskSpec, *, goal_scale: float = 1.0) -> Table:
     """
     with _making(spec):
         return spec.table() if goal_scale == 1.0 else _scaled(spec, goal_scale)
+
+
+def vector_env(task: Table | TaskSpec, copies: int, *, count_bonus: float = 0.0) -> ArrayVectorEnv:
+    """Copies of a task side by side, stepped as arrays; a bonus for rare cells is for tables only.
+
+    >>> from owlrl.experiments.tasks import resolve_tasks, vector_env
+    >>> vector_env(*resolve_tasks("owlrl/Pendulum-v0:90").values(), 3).num_envs
+    3
+    """
+    if isinstance(task, Table):
+        return TabulatedVectorEnv(task, copies, count_bonus=count_bonus)
+    return PendulumVectorEnv(copies, **task.kwargs)
 
 
 @contextmanager

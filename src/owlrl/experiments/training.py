@@ -14,8 +14,7 @@ import numpy as np
 import torch
 
 from owlrl.experiments.config import Run
-from owlrl.experiments.control import ControlSession
-from owlrl.experiments.evaluation import AnySession, evaluate, evaluate_in_a_row
+from owlrl.experiments.evaluation import evaluate, evaluate_in_a_row
 from owlrl.experiments.keeping import SAVE_EVERY, Keeper
 from owlrl.experiments.policies import ORACLE
 from owlrl.experiments.results import Result, environment
@@ -59,7 +58,7 @@ class Course:
 
     def __init__(self, run: Run, keeper: Keeper) -> None:
         self.run, self.keeper = run, keeper
-        self.session = ControlSession(run) if run.control else Session(run)
+        self.session = Session(run)
         self.step = 0  # frames of all tasks so far
         self.rows: list[Row] = []  # of training and of what is looked at after each task
         self.curve: list[Row] = []  # of scores during it
@@ -155,7 +154,7 @@ class Course:
         return {"session": self.session.state_dict(), "visit": visit, **kept}
 
 
-def train(run: Run, *, progress: bool = False) -> tuple[AnySession, list[Row]]:
+def train(run: Run, *, progress: bool = False) -> tuple[Session, list[Row]]:
     """Learn all tasks of a run; the session, and rows of kind "training" and "score" (see ``Course``).
 
     >>> from owlrl.experiments import Run, train
@@ -168,7 +167,7 @@ def train(run: Run, *, progress: bool = False) -> tuple[AnySession, list[Row]]:
     return course.session, course.rows + course.curve
 
 
-def evaluate_session(session: AnySession) -> list[Row]:
+def evaluate_session(session: Session) -> list[Row]:
     """All evaluations that the session's run asks for, after the last task.
 
     >>> from owlrl.experiments import Run, evaluate_session, train
@@ -179,20 +178,16 @@ def evaluate_session(session: AnySession) -> list[Row]:
     return [row for part in _evaluations(session) for row in part()]
 
 
-def _evaluations(session: AnySession) -> list[Callable[[], list[Row]]]:
+def _evaluations(session: Session) -> list[Callable[[], list[Row]]]:
     """The parts of the evaluation, one per policy and set of tasks."""
     run, traced = session.run, CONTROL_TRACED if session.run.control else TRACED
     parts: list[Callable[[], list[Row]]] = [
         partial(evaluate, session, session.tasks, [name], episodes=run.episodes, traces=traced)
         for name in run.acting
     ]
-    if isinstance(session, ControlSession):
-        return parts
     if run.consecutive:
         chosen: dict[str, Any] = {"consecutive": run.consecutive, "episodes": run.episodes}
-        parts += [
-            partial(evaluate_in_a_row, session, session.tables, [name], **chosen) for name in run.acting
-        ]
+        parts += [partial(evaluate_in_a_row, session, session.tasks, [name], **chosen) for name in run.acting]
     for text in run.unseen:
         tables = session.unseen(text)
         parts += [
