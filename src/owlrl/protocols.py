@@ -343,7 +343,7 @@ class OffPolicyLearner(Protocol):
         ...
 
     def at_border(self, callback: Callable[[], None]) -> Callable[[], None] | None:
-        """Call ``callback()`` when every row is stored and no update is half done; returns what ends that.
+        """Call ``callback()`` when every row is stored and no update is half done; the result stops it.
 
         What is saved there can be resumed exactly. None where only the user's own loop knows when.
         """

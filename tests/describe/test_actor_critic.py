@@ -696,7 +696,7 @@ def alpha(value=0.0, **options):
         ),
         ({"for_critics": {"output": QValues(nn.MSELoss())}}, "critic_0 could not be read"),
         ({"for_critics": {"call": lambda critic, x, a: critic(x)}}, "critic_0 cannot be given heads"),
-        ({"for_actor": {"call": lambda actor, x: {"mean": x}}}, "the actor could not be asked"),
+        ({"for_actor": {"call": lambda actor, x: {"mean": x}}}, "the actor gave no action"),
         ({"preprocess": 3}, "preprocess is 3"),
         ({"init": None}, "init is None"),
     ],

@@ -407,7 +407,7 @@ evidence=ModelEvidence, replay=ListReplay, tasks=[])
             if all(part.knows_layers for part in self._trained.values()):
                 return [p for name in self._trained for p in self._layer_problems(name, ())]
             return [
-                f"the actor could not be asked for an action ({type(error).__name__}: {error}); let the "
+                f"the actor gave no action ({type(error).__name__}: {error}); let the "
                 "replay tell the observation's shape (TaskScopedReplay), pass call= or output= to its "
                 "Trained if it answers otherwise, or layers= with the output layers' names for each network"
             ]

@@ -148,7 +148,7 @@ class DescribedLearner(ABC):
         return indices[0]
 
     def reset_head(self, head: int) -> None:
-        """Let a head of every network and target start over."""
+        """Initialise a head of every network and target again."""
         for part in self._trained.values():
             part.reset_head(head)
 

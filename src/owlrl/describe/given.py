@@ -34,7 +34,7 @@ BUFFER_PARTS = (
 
 
 def as_learner(item: Any) -> OffPolicyLearner:
-    """What an adapter makes of ``item``, or what its own ``describe()`` gives; else ``item`` itself.
+    """The learner that an adapter or ``item.describe()`` makes of ``item``; else ``item`` itself.
 
     An adapter is imported only when something of its library is there.
     """
@@ -48,7 +48,7 @@ def as_learner(item: Any) -> OffPolicyLearner:
 
 
 def as_env(env: Any) -> Any:
-    """A library's kind of environment in Gymnasium's interface, or one made from its id; else as it is."""
+    """An environment in Gymnasium's interface: adapted, made from its id, or as it is."""
     if isinstance(env, str):
         gymnasium = import_module("gymnasium")
         try:
@@ -69,7 +69,7 @@ def as_env(env: Any) -> Any:
 
 
 def as_replay(item: Any, *, gamma: float) -> Any:
-    """A script's list, deque or ``ReplayBuffer`` as a replay that knows of tasks; any other as it is."""
+    """A script's list, deque or ``ReplayBuffer`` as a replay per task; anything else as it is."""
     if isinstance(item, MutableSequence):
         return import_module("owlrl.adapters.lists").ListReplay(item, gamma=gamma)
     is_buffer = not isinstance(item, type) and all(hasattr(item, name) for name in BUFFER_PARTS)

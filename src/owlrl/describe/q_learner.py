@@ -144,7 +144,7 @@ replay=ListReplay, tasks=[])
         }
 
     def _answer_problems(self) -> list[str]:
-        """Whether the network answers with a Q-value per action."""
+        """Whether the network outputs a Q-value per action."""
         try:
             example = self._prepared_example()
         except Exception:  # its shape is not known before the first row

@@ -67,7 +67,7 @@ class TaskTemperature:
         return {"log_alpha": self.log_alpha.detach().clone(), "optimizer": self.optimizer.state_dict()}
 
     def load_state_dict(self, state_dict: dict[str, Any], /) -> None:
-        """Put a task's value and optimizer state in place; what was there is remembered by its head."""
+        """Load a task's value and optimizer state; the value that was there is kept under its head."""
         if math.isfinite(left := float(self.log_alpha.detach())):  # a task that broke keeps its last good one
             self._known[self._owner] = left
         with torch.no_grad():

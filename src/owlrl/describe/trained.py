@@ -155,7 +155,7 @@ class Trained:
         return index
 
     def reset_head(self, head: int) -> None:
-        """Let a head start over, with the target's equal and without optimizer state."""
+        """Initialise a head again, with an equal one in the target and without optimizer state."""
         self.heads.reset_head(head, init=self.init)
         for parameter in self.heads.head_parameters(head).values():
             if self.optimizer is not None:
@@ -232,7 +232,7 @@ def ownership_problems(name: str, parameters: Mapping[str, Tensor], optimizers: 
 
 
 def kind_of(item: object) -> str:
-    """What an object is, for a message; models of JAX are called so."""
+    """The kind of an object, for a message; JAX models are named as such."""
     if isinstance(item, type):
         return f"the class {item.__name__}"
     libraries = {base.__module__.partition(".")[0] for base in type(item).__mro__}

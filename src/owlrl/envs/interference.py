@@ -31,7 +31,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Interference:
-    """How much tasks stand in each other's way.
+    """How much tasks contradict each other, and what one policy for all loses.
 
     ``contradiction`` looks at observations one by one, wherever they occur; ``shared`` looks at what one
     policy achieves. A large contradiction off the way to the goals costs nothing: only ``shared`` well

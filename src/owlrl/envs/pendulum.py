@@ -145,7 +145,7 @@ class PendulumVectorEnv(ArrayVectorEnv):
 
     @property
     def states(self) -> FloatArray:
-        """(num_envs, 2) the present angles, in radians, and angular speeds; can be set."""
+        """(num_envs, 2) the current angles, in radians, and angular speeds; can be set."""
         return np.stack([self._theta, self._speed], axis=1)
 
     @states.setter
@@ -188,7 +188,7 @@ class PendulumVectorEnv(ArrayVectorEnv):
         return observations, rewards, np.zeros(self.num_envs, dtype=np.bool_), truncated, infos
 
     def state_dict(self) -> dict[str, Any]:
-        """Where all episodes stand, and the generators of their starts."""
+        """The state of all episodes, and the generators of their starts."""
         generators = [each.bit_generator.state for each in self._generators]
         return {**super().state_dict(), "states": self.states, "generators": generators}
 
@@ -201,7 +201,7 @@ class PendulumVectorEnv(ArrayVectorEnv):
             generator.bit_generator.state = state
 
     def _look(self) -> Observations:
-        """The observations of the present states, (num_envs, 3)."""
+        """The observations of the current states, (num_envs, 3)."""
         np.cos(self._theta, out=self._cosine)
         np.sin(self._theta, out=self._sine)
         seen: Observations = self._seen.astype(np.float32, order="C")

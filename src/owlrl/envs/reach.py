@@ -54,7 +54,7 @@ def best_return(goal: npt.ArrayLike, *, steps: int = STEPS) -> Any:
 
 
 def single_policy_bound(goals: npt.ArrayLike, *, steps: int = STEPS) -> float:
-    """The largest mean return over several goals that one policy can have that does not see rewards; exact.
+    """The largest mean return over several goals of a policy that does not see rewards; exact.
 
     It moves in the same way whatever the goal, so its mean return is that for the mean goal ḡ less what the
     goals scatter: ``best_return(ḡ) − T·mean‖g − ḡ‖²``. The policy that goes to ḡ has it.
@@ -184,7 +184,7 @@ class ReachVectorEnv(ArrayVectorEnv):
 
     @property
     def states(self) -> FloatArray:
-        """(num_envs, 2) the present positions; can be set."""
+        """(num_envs, 2) the current positions; can be set."""
         return np.array(self._position)
 
     @states.setter

@@ -20,7 +20,7 @@ AnyWrapper = gymnasium.Wrapper[Any, Any, Any, Any]
 
 
 class Resumable(AnyWrapper, RecordConstructorArgs):
-    """Keeps how the present episode began and its actions, and finds the same place by doing the same again.
+    """Keeps how the current episode began and its actions, and finds the same place by doing the same again.
 
     `state_dict` is a small tree for `owlrl.checkpoint.save_state`, without pickled code. `load_state_dict` in
     a new process resets the environment with the generator it had, takes the actions again and compares

@@ -1,4 +1,4 @@
-"""`screen_level`: can this level be learned at all by an agent that only sees the present observation?"""
+"""`screen_level`: can this level be learned at all by an agent that only sees the current observation?"""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def screen_level(
 
 
 def _random_success(table: Table) -> float:
-    """The exact chance that actions drawn evenly at random succeed within an episode."""
+    """The exact probability that uniformly random actions succeed within an episode."""
     chance: FloatArray = np.zeros(table.num_states)  # of being in a state now, with the episode continuing
     chance[table.start] = 1.0
     succeeded = 0.0

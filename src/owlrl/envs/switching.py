@@ -81,7 +81,7 @@ class _Plan:
 
 
 class _Switches:
-    """What `Switching` and `SwitchingVectorEnv` share: environments by name, and which of them is on."""
+    """What `Switching` and `SwitchingVectorEnv` share: environments by name, and the current task."""
 
     def _set_up(
         self,
@@ -106,7 +106,7 @@ class _Switches:
 
     @property
     def task(self) -> str:
-        """The present task."""
+        """The current task."""
         return self._plan.task
 
     @property
@@ -119,7 +119,7 @@ class _Switches:
             self._seeds = dict.fromkeys(self.envs, seed)
 
     def _start(self, options: dict[str, Any] | None = None) -> Any:
-        """Reset the environment of the present task."""
+        """Reset the environment of the current task."""
         return self.envs[self.task].reset(seed=self._seeds.pop(self.task, None), options=options)
 
 
@@ -174,7 +174,7 @@ class Switching(_Switches, gymnasium.Env[Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode, with the next task if the present one has had its steps."""
+        """Begin an episode, with the next task if the current one has had its steps."""
         super().reset(seed=seed)
         self._seed(seed)
         if self._plan.due:
@@ -184,7 +184,7 @@ class Switching(_Switches, gymnasium.Env[Any, Any]):
         return observation, {**info, "task": self.task}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Step the present task, after a change if one is due."""
+        """Step the current task, after a change if one is due."""
         if self._plan.due and self.mid_episode and self._elapsed is not None:
             self._carry_over(self._elapsed)
         observation, reward, terminated, truncated, info = self.envs[self.task].step(action)
@@ -209,7 +209,7 @@ class Switching(_Switches, gymnasium.Env[Any, Any]):
             new = new.env
 
     def render(self) -> Any:
-        """What the present task draws."""
+        """What the current task draws."""
         return self.envs[self.task].render()
 
     def close(self) -> None:
@@ -275,14 +275,14 @@ class SwitchingVectorEnv(_Switches, VectorEnv[npt.NDArray[Any], npt.NDArray[Any]
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[npt.NDArray[Any], dict[str, Any]]:
-        """Start all copies, or those in ``options["reset_mask"]``, in the present task."""
+        """Start all copies, or those in ``options["reset_mask"]``, in the current task."""
         super().reset(seed=seed)
         self._seed(seed)
         observations, infos = self._start(options)
         return observations, {**infos, **self._told(self.task)}
 
     def step(self, actions: npt.NDArray[Any]) -> VectorStep:
-        """Step the present task; if that has had its steps, the next one continues from there."""
+        """Step the current task; if that has had its steps, the next one continues from there."""
         task = self.task
         observations, rewards, terminated, truncated, infos = self.envs[task].step(actions)
         self._plan.steps += 1
@@ -315,7 +315,7 @@ class SwitchingVectorEnv(_Switches, VectorEnv[npt.NDArray[Any], npt.NDArray[Any]
     def _cut(
         self, done: npt.NDArray[np.bool_], observations: npt.NDArray[Any], infos: dict[str, Any]
     ) -> dict[str, Any]:
-        """Infos in which the episodes that were not ``done`` end with the present observations."""
+        """Infos in which the episodes that were not ``done`` end with the current observations."""
         final = infos.get("final_obs", np.empty(self.num_envs, dtype=object)).copy()
         for lane in np.flatnonzero(~done):
             final[lane] = observations[lane].copy()

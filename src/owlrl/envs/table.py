@@ -206,7 +206,7 @@ class TabulatedEnv(gymnasium.Env[Any, int]):
 
     @property
     def state(self) -> int:
-        """The present row of the table."""
+        """The current row of the table."""
         return self._state
 
     def reset(
@@ -218,7 +218,7 @@ class TabulatedEnv(gymnasium.Env[Any, int]):
         return self._observation(), {}
 
     def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Look up what ``action`` does in the present state."""
+        """Look up what ``action`` does in the current state."""
         if self._step is None:
             raise OwlStateError("TabulatedEnv.step: no episode is under way; call reset() first")
         if isinstance(action, bool) or not self.action_space.contains(action):
@@ -300,7 +300,7 @@ class TabulatedVectorEnv(ArrayVectorEnv):
 
     @property
     def states(self) -> IntArray:
-        """(num_envs,) the present rows of the table."""
+        """(num_envs,) the current rows of the table."""
         self._require_reset("states")
         return self._at // self.table.num_actions
 
@@ -337,7 +337,7 @@ class TabulatedVectorEnv(ArrayVectorEnv):
         return observations, rewards, terminated, truncated, infos
 
     def state_dict(self) -> dict[str, Any]:
-        """Where all episodes stand, and how often each cell was entered."""
+        """The state of all episodes, and how often each cell was entered."""
         return {**super().state_dict(), "at": self._at.copy(), "visits": self._visits.copy()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:

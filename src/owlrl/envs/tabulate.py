@@ -154,7 +154,7 @@ class _Search:
         return generator.state != before
 
     def _find(self, observation: object) -> int:
-        """The number of the present state, which is entered if it is new."""
+        """The number of the current state, which is entered if it is new."""
         key = self.states.key()
         seen = np.asarray(observation)
         row = self.rows.setdefault(seen.tobytes(), len(self.rows))
@@ -222,7 +222,7 @@ class _Search:
 
 
 class _States(Protocol):
-    """An environment whose state can be told, kept and brought back."""
+    """An environment whose state can be identified, saved and restored."""
 
     env: AnyEnv
 
@@ -230,16 +230,16 @@ class _States(Protocol):
         """Step the environment."""
 
     def key(self) -> Hashable:
-        """What tells the present state from others."""
+        """The identity of the current state."""
 
     def place(self) -> Hashable:
         """Where the agent is."""
 
     def save(self) -> object:
-        """Enough to bring the present state back."""
+        """Enough to restore the current state."""
 
     def restore(self, saved: Any, *, step: int = 0) -> None:
-        """Bring a state back, as after ``step`` steps where the environment counts them."""
+        """Restore a state, as after ``step`` steps where the environment counts them."""
 
 
 class _AnyStates:

@@ -211,7 +211,7 @@ def unseen_levels(
     distinct: bool = False,
     **kwargs: Any,
 ) -> dict[str, TaskSpec]:
-    """Make ``n`` SimpleCrossing tasks whose layouts are none of those excluded.
+    """Make ``n`` SimpleCrossing tasks with layouts that are not excluded.
 
     Levels are taken from ``first`` on, as MiniGrid draws them. Layouts are compared, not level numbers. S9N1
     has 42 layouts in all, so many of 100 unseen levels are alike, unless ``distinct`` asks for fewer.

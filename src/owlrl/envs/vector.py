@@ -72,7 +72,7 @@ class ArrayVectorEnv(VectorEnv[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[A
 
     @property
     def elapsed(self) -> IntArray:
-        """(num_envs,) how many steps the present episodes have taken; can be set."""
+        """(num_envs,) how many steps the current episodes have taken; can be set."""
         return self._clock - self._began
 
     @elapsed.setter
@@ -81,7 +81,7 @@ class ArrayVectorEnv(VectorEnv[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[A
         self._next_end = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Where all episodes stand: copies made the same way continue from it, bit for bit."""
+        """The state of all episodes: environments made the same way continue from it, bit for bit."""
         return {
             "started": self._started,
             "clock": self._clock,

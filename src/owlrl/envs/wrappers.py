@@ -26,7 +26,7 @@ AnyStep = tuple[Any, float, bool, bool, dict[str, Any]]
 
 
 class CountBonus(AnyWrapper, RecordConstructorArgs):
-    """Adds ``β / √n`` to every reward, n being how often the agent has entered its present cell so far.
+    """Adds ``β / √n`` to every reward, n being how often the agent has entered its current cell so far.
 
     Counts continue over episodes. They are no part of the environment's state: tabulate the
     environment without it, and give `TabulatedVectorEnv` its ``count_bonus``.

@@ -70,7 +70,7 @@ class Evidence(ABC):
 
     @abstractmethod
     def fit(self, learner: Any, head: int, rows: Transitions) -> Any:
-        """What is to be kept of the task of ``head``, from rows of it.
+        """Fit the task of ``head`` to its rows and return what is to be kept.
 
         Numbers, strings, arrays, tensors, or lists and dicts of them. ``rows.weight``, where it is not None,
         says how much each row counts (mean 1).

@@ -142,7 +142,7 @@ def _sums(problem: Problem, rows: Rows, method: str, chunk_size: int) -> Sums:
 
 
 def _warn(module: nn.Module, causes: Mapping[str, Exception], rows: int) -> None:
-    """Say that it will take long, at which layer the fast paths failed, and why."""
+    """Warn that it will be slow: at which layer the fast paths failed, and why."""
     error = causes["hooks"]
     layer = ""
     if isinstance(error, NotExactError) and error.parameter is not None:

@@ -55,7 +55,7 @@ def eval_mode(*modules: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def probing(*modules: nn.Module) -> Iterator[None]:
-    """Evaluation mode, and the global generators of torch are afterwards as they were before.
+    """Evaluation mode; afterwards the global generators of torch are restored.
 
     For a look at networks that must not change what their owner draws next.
 

@@ -174,7 +174,7 @@ class MultiHeadQ(nn.Module):
         return self.num_heads - 1
 
     def reset_head(self, head: int, *, init: Literal["fresh", "zero", "copy"] = "fresh") -> None:
-        """Let ``head`` start over, as `add_head` would start it."""
+        """Initialise ``head`` again, as `add_head` would."""
         old = self.heads[check_head("MultiHeadQ.reset_head", head, self.num_heads)]
         *_, last = old.parameters()
         new = self._started_head(init, len(last))
@@ -295,7 +295,7 @@ def _take_mode(new: nn.Module, like: nn.Module) -> None:
 
 
 def _answer_zero(head: nn.Module) -> None:
-    """Set the layers that a new head ends in to 0."""
+    """Set the last layers of a new head to 0."""
     layers = [m for m in head.modules() if isinstance(m, nn.Linear)]
     if not layers:
         raise OwlValueError(
@@ -309,7 +309,7 @@ def _answer_zero(head: nn.Module) -> None:
 
 
 def _grow_to_state(q: nn.Module, state_dict: dict[str, Any], prefix: str, *_: object) -> None:
-    """Before loading: make the heads that the state has and the module has not."""
+    """Before loading: make the heads that the module lacks."""
     q = cast(MultiHeadQ, q)
     start = f"{prefix}heads."
     indices = {int(key[len(start) :].split(".")[0]) for key in state_dict if key.startswith(start)}

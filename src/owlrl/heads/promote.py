@@ -86,7 +86,7 @@ class PromotedNetwork:
         return torch.stack(pad_columns([self(*inputs, head=k) for k in range(self.num_heads)]))
 
     def per_row(self, *inputs: Tensor, heads: Tensor) -> Tensor:
-        """Outputs (B, A) where row ``b`` is answered by head ``heads[b]``."""
+        """Outputs (B, A), row ``b`` by head ``heads[b]``."""
         check_heads("PromotedNetwork.per_row", heads, self.num_heads, len(inputs[0]))
         if self._uniform():
             with self.pointer.at(heads):
@@ -132,7 +132,7 @@ class PromotedNetwork:
         return index
 
     def reset_head(self, head: int, *, init: Literal["fresh", "zero", "copy"] = "fresh") -> None:
-        """Let ``head`` start over, as `add_head` would start it."""
+        """Initialise ``head`` again, as `add_head` would."""
         head = check_head("PromotedNetwork.reset_head", head, self.num_heads)
         for layer in self._layers():
             old = layer.linear(head)

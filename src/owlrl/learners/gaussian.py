@@ -194,7 +194,7 @@ class GaussianCritics(nn.Module):
 
 
 def _scale_and_bias(low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """What takes (−1, 1) to the bounds, in float64."""
+    """Scale and bias from (−1, 1) to the bounds, in float64."""
     # halved first, so that the widest bounds do not overflow
     half_low, half_high = np.asarray(low, dtype=np.float64) / 2, np.asarray(high, dtype=np.float64) / 2
     return half_high - half_low, half_high + half_low

@@ -158,7 +158,7 @@ class LearningLoop(ABC):
                     callback(self, seen)
 
     def at_frame_end(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call ``callback()`` after each frame of `learn` and its updates; returns what ends that.
+        """Call ``callback()`` after each frame of `learn` and its updates; the result stops it.
 
         What is saved there can be resumed exactly.
         """
@@ -277,7 +277,7 @@ class LearningLoop(ABC):
         """Raise if an environment's first observation shows that nothing can be learned from it."""
 
     def loop_state(self) -> dict[str, Any]:
-        """Where the loop stands: counts, generators and what was seen last."""
+        """The loop's state: counts, generators and the last observation."""
         state: dict[str, Any] = {
             "clock": self._clock,
             "updates": self.updates,
@@ -331,7 +331,7 @@ class LearningLoop(ABC):
 
 
 class TaskLoop:
-    """Where a loop stands in the current task, for ``per_task``: each task counts its own frames.
+    """A loop's state in the current task, for ``per_task``: each task counts its own frames.
 
     >>> import gymnasium
     >>> from owlrl.learners import DQN
@@ -381,7 +381,7 @@ class DescribedLoop(DescribedLearner):
         self.agent.hand_over()
 
     def at_border(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call ``callback()`` after each frame and its updates; returns what ends that."""
+        """Call ``callback()`` after each frame and its updates; call the result to stop it."""
         return self.agent.at_frame_end(callback)
 
     def staying(self) -> AbstractContextManager[None]:
@@ -455,7 +455,7 @@ def _state_problems(parts: Mapping[str, Stateful], state: Mapping[str, Any]) -> 
 
 
 def _lay_out(optimizer: Optimizer) -> None:
-    """Lay what it keeps out in memory as the parameter is, since a fused step walks through memory."""
+    """Give loaded moments the memory layout of their parameters, as a fused step needs it."""
     for parameter, kept in optimizer.state.items():
         for name, value in kept.items():
             if isinstance(value, Tensor) and value.shape == parameter.shape:

@@ -191,7 +191,7 @@ class SAC(LearningLoop):
         return value.detach(), further.detach()
 
     def loop_state(self) -> dict[str, Any]:
-        """Where the loop stands, with the noise's generator and the average of this task's policy."""
+        """The loop's state, with the noise's generator and the average of this task's policy."""
         average = {name: tensor.clone() for name, tensor in self._average.items()}
         own = {"average": average, "averaged": self._averaged, "generator": self._generator.get_state()}
         return {**super().loop_state(), **own}

@@ -194,7 +194,7 @@ class Incoming:
         return size(self.released) >= 8 * self.segment
 
     def take_back(self, count: int) -> Columns:
-        """The newest ``count`` rows of the quarantine, oldest first; they are not here any more."""
+        """The newest ``count`` rows of the quarantine, oldest first; they are removed."""
         left = size(self.queue) - count
         back = copied(taken(self.queue, slice(left, None)))
         self.queue = taken(self.queue, slice(left))
@@ -305,7 +305,7 @@ def taken(columns: Columns, rows: slice | np.ndarray) -> Columns:
 
 
 def concatenated(*pieces: Columns) -> Columns:
-    """The rows of all pieces; of a single one itself."""
+    """The rows of all pieces; a single piece is not copied."""
     some = [piece for piece in pieces if piece]
     if len(some) == 1:
         return some[0]

@@ -154,7 +154,7 @@ n_step=1, warm_start=50000, stored={})
         return cls(capacity, observation_space=observation, action_space=action, num_envs=num_envs, **options)
 
     def _check(self, arguments: Arguments) -> None:  # noqa: B027  # there may be nothing
-        """Check what a subclass has beside the common arguments."""
+        """Check the arguments that only a subclass has."""
 
     def _new_store(self) -> RowStore:
         return RowStore(self._spec, capacity=self.capacity, num_lanes=self.num_envs, sampler=self.sampler)
@@ -166,7 +166,7 @@ n_step=1, warm_start=50000, stored={})
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all rows that are kept, and of those that there is room for."""
+        """Bytes of all rings, empty places included."""
         return sum(store.ring.nbytes for store in self._stores())
 
     def begin_task(self, task: str) -> None:
@@ -185,7 +185,7 @@ n_step=1, warm_start=50000, stored={})
         self._end(self._task)
 
     def forget(self, task: str) -> None:
-        """Drop what is kept of ``task``; if it is the current one, there is none afterwards."""
+        """Drop what is kept of ``task``; if it is the current task, no task is current afterwards."""
         self._check_task("forget", task)
         self._forget(task)
         if task == self._task:
@@ -383,7 +383,7 @@ n_step=1, warm_start=50000, stored={})
         return [self._store]
 
     def clear(self) -> None:
-        """Forget the rows that are there now, and no stored sample."""
+        """Forget the current rows, but no stored sample."""
         self._store.clear()
         self._look()
 

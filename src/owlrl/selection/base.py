@@ -244,7 +244,7 @@ class Selector(ABC):
         return scores
 
     def _each(self, name: str, core: Callable[..., FloatArray], *arrays: npt.NDArray[Any]) -> FloatArray:
-        """What a subclass makes of each episode's rows, (R, n), an array of the caller's own."""
+        """``core`` applied to each episode's rows, (R, n), as a new array."""
         if self.batched:
             found = core(*arrays)
         else:

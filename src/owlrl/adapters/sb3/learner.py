@@ -135,7 +135,7 @@ class SB3Learner:
         arguments.check()
 
     def at_rollout_end(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call ``callback()`` after each rollout of ``learn``, before its updates; returns what ends that.
+        """Call ``callback()`` after each rollout of ``learn``, before its updates; the result stops it.
 
         The only moment inside ``learn`` when tasks may be changed: every step that was made is stored, and
         no update is half done. (A state that is saved here is resumed without the rollout's updates,
@@ -144,7 +144,7 @@ class SB3Learner:
         return self._rollouts.at_end(callback)
 
     def at_border(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call ``callback()`` before each rollout of ``learn``, after all updates; returns what ends that.
+        """Call ``callback()`` before each rollout of ``learn``, after all updates; the result stops it.
 
         What is saved there can be resumed exactly: ``learn`` begins with a rollout.
         """
@@ -162,7 +162,7 @@ class SB3Learner:
                 logger.record(f"owl/{name}", value)
 
     def reset_head(self, head: int) -> None:
-        """Let a head of every network and target start over."""
+        """Initialise a head of every network and target again."""
         self._inner.reset_head(head)
 
     def scaling(self) -> Scaling | None:

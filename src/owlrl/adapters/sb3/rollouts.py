@@ -21,7 +21,7 @@ class Counter(Protocol):
     """Counts steps for schedules."""
 
     def progress(self, num_timesteps: int, total_timesteps: int) -> tuple[int, int]:
-        """What schedules are given instead of (steps made, steps in all)."""
+        """What schedules see instead of (steps made, total steps)."""
         ...
 
     def restart(self) -> None:
@@ -82,7 +82,7 @@ class Rollouts:
             delattr(self.model, ATTRIBUTE)
 
     def at_end(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call ``callback()`` after each rollout, before its updates; returns what ends that."""
+        """Call ``callback()`` after each rollout, before its updates; call the result to stop it."""
         return _added(self._at_end, callback)
 
     def at_start(self, callback: Callable[[], None]) -> Callable[[], None]:
@@ -214,7 +214,7 @@ class _Reports(OffPolicyAlgorithm):
 
 
 def _added(callbacks: list[Callable[[], None]], callback: Callable[[], None]) -> Callable[[], None]:
-    """Add a callback; returns what takes it out again."""
+    """Add a callback; returns a function that removes it."""
     callbacks.append(callback)
 
     def remove() -> None:

@@ -60,7 +60,7 @@ class TaskState:
         self._warned = False
 
     def open(self, *, as_it_is: bool, empty: bool, in_learn: bool = False) -> None:
-        """The state that is loaded next is that of a task that begins.
+        """Announce that the next state to be loaded starts a visit.
 
         Args:
             as_it_is: it is the model's first task, which does not reset the model's counters.
@@ -70,7 +70,7 @@ class TaskState:
         self._opening = {"as_it_is": as_it_is, "empty": empty, "in_learn": in_learn}
 
     def progress(self, num_timesteps: int, total_timesteps: int) -> tuple[int, int]:
-        """Steps made and steps in all as schedules are to count them: the task's own."""
+        """Steps made and total steps for schedules: the task's own."""
         if self.schedule_steps is None and not self._offset:
             return num_timesteps, total_timesteps
         length = self.schedule_steps or max(1, total_timesteps - self.model._num_timesteps_at_start)
@@ -134,7 +134,7 @@ class TaskState:
         }
 
     def load_state_dict(self, state_dict: dict[str, Any], /) -> None:
-        """Be in the task that ``state_dict`` is of; after `open`, at the start of a visit of it."""
+        """Restore a task's state; after `open`, for the start of a visit."""
         opening, self._opening = self._opening, None
         if opening is not None:
             self._start_visit(state_dict, **opening)
@@ -236,7 +236,7 @@ class TaskParameter:
 
 
 def last_seen(model: OffPolicyAlgorithm) -> dict[str, Any] | None:
-    """Where the model's episode stands: what it saw last, its noise, its running return; None before one."""
+    """State of the model's episode: last observation, noise, running return; None before the first."""
     if model._last_obs is None:
         return None
     normalize = model.get_vec_normalize_env()

@@ -28,7 +28,7 @@ Callback = Callable[[], None]
 
 
 def at_border(model: OffPolicyAlgorithm, callback: Callback) -> Callback:
-    """Call ``callback()`` before each rollout of ``learn``, after all updates; returns what ends that.
+    """Call ``callback()`` before each rollout of ``learn``, after all updates; the result stops it.
 
     >>> from stable_baselines3 import DQN
     >>> from owlrl.adapters.sb3.whole import at_border
@@ -70,7 +70,7 @@ def model_state(model: OffPolicyAlgorithm) -> dict[str, Any]:
 def one_head(
     model: OffPolicyAlgorithm, parameters: Mapping[str, Any], networks: Mapping[str, MultiHead]
 ) -> dict[str, Any]:
-    """``model.get_parameters()`` as of a model that has the active head alone, under its first head's names.
+    """``model.get_parameters()`` with the active head alone, under the names of a plain model.
 
     >>> from stable_baselines3 import DQN
     >>> from owlrl import OwlWrapper
@@ -104,7 +104,7 @@ def one_head(
 def _one_head_optimizer(
     optimizer: Optimizer, state: Mapping[str, Any], taken: Mapping[int, Tensor], extra: set[int]
 ) -> dict[str, Any]:
-    """An optimizer's state with the active head's in place of the first head's, and no other head's."""
+    """An optimizer's state with the active head's in place of the first head's, without other heads."""
     order = all_parameters(optimizer)
     place = {id(p): k for k, p in enumerate(order)}
     kept = [k for k, p in enumerate(order) if id(p) not in extra]
@@ -186,7 +186,7 @@ def load_buffer_state(buffer: ReplayBuffer, state: Mapping[str, Any], *, cut: bo
 
 
 def put_back(model: OffPolicyAlgorithm, env: Any) -> VecEnv:
-    """An environment that is in an episode, wrapped as the model would, such that nothing resets it.
+    """An environment in the middle of an episode, wrapped as the model would, without a reset.
 
     >>> import gymnasium
     >>> from stable_baselines3 import DQN
