@@ -115,15 +115,15 @@ def make(world: str, task: str) -> TabulatedVectorEnv:
 
 
 def make_model(env: Any, seed: int) -> DQN:
-    """The reference DQN; one-step targets, and an update for every 8 steps."""
+    """The reference DQN; one-step targets, and an update for every 4 steps."""
     config = DQNConfig(
-        learning_rate=1e-3,
+        learning_rate=3e-3,
         batch_size=64,
         n_step=1,
-        update_every=8,
+        update_every=4,
         learning_starts=500,
         epsilon=(1.0, 0.05),
-        epsilon_frames=10_000,
+        epsilon_frames=15_000,
         epsilon_waits=False,
         buffer_size=20_000,
         rewarded_share=0.0,
