@@ -14,6 +14,8 @@ import sys
 import time
 from pathlib import Path
 
+import gymnasium
+import numpy as np
 import pytest
 
 import owlrl
@@ -21,7 +23,7 @@ import owlrl_command
 from owlrl import cli
 from owlrl.checkpoint import load_state, save_state
 from owlrl.cli import main
-from owlrl.errors import OwlStateError
+from owlrl.errors import OwlStateError, OwlValueError
 from owlrl.experiments import (
     METHODS,
     STUDIES,
@@ -35,6 +37,7 @@ from owlrl.experiments import (
     training,
 )
 from owlrl.experiments.comparison import plan_of_file
+from owlrl.experiments.tasks import seeded_task
 from tests.experiments.helpers import tiny
 
 SMALL = ["--frames", "128", "--episodes", "2", "--policies", "oracle", "random"]
@@ -399,6 +402,42 @@ def test_reproduce_lists_studies_and_takes_some_methods_and_frames(capsys):
     assert {run.frames_of(task) for run in runs for task in run.specs} == {77}
 
 
+def test_levels_of_any_environment_that_its_seed_decides(tmp_path, capsys):
+    levels = ["--env-id", "CartPole-v1", "--levels", "1", "2", "--episodes", "2", "--frames", "64"]
+    assert main(["train", *levels, *SETTINGS, "--output", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "| cartpole-1 | cartpole-2 |" in out and "| owl | unknown | 1 |" in out
+    assert len(list(tmp_path.glob("owl-s0-*.jsonl"))) == 1
+    assert main(["train", *levels, *SETTINGS, "--output", str(tmp_path), "--json"]) == 0  # it is there
+    assert json.loads(capsys.readouterr().out)["scores"].keys() == {"owl, task given", "owl, task unknown"}
+    poles = ["--env-id", "Pendulum-v1", "--levels", "4", "--episodes", "1", "--frames", "8"]
+    assert main(["train", *poles, "--method", "experience-replay", "--output", str(tmp_path / "b")]) == 0
+    assert "| bare | unknown | 1 |" in capsys.readouterr().out
+    told = refused(capsys, "train", *levels, "--method", "owl-loss", "--output", str(tmp_path))
+    assert "expected --method owl-memory, owl, experience-replay" in told
+
+
+def test_an_environment_that_its_seed_does_not_decide_has_no_levels():
+    class Random(gymnasium.Env):
+        observation_space = gymnasium.spaces.Box(0, 1, (2,))
+        action_space = gymnasium.spaces.Discrete(2)
+
+        def reset(self, *, seed=None, options=None):
+            return np.random.random(2).astype(np.float32), {}
+
+        def step(self, action):
+            return self.reset()[0], 0.0, False, False, {}
+
+    gymnasium.register("tests/Random-v0", Random, disable_env_checker=True)
+    try:
+        with pytest.raises(OwlValueError, match="has no levels: two episodes after reset"):
+            seeded_task("tests/Random-v0", 1)
+        with pytest.raises(OwlValueError, match="cannot be made with"):
+            seeded_task("CartPole-v1", 1, wheels=3)
+    finally:
+        del gymnasium.registry["tests/Random-v0"]
+
+
 def test_levels_of_any_minigrid_environment(tmp_path, capsys):
     levels = ["--env-id", "MiniGrid-LavaCrossingS9N1-v0", "--levels", "1", "2"]
     short = ["--arguments", "max_steps=10", "--output", str(tmp_path), "--json"]
@@ -410,8 +449,6 @@ def test_levels_of_any_minigrid_environment(tmp_path, capsys):
     specs = resolve_tasks("MiniGrid-LavaCrossingS9N1-v0:1,2").values()
     first, second = (spec.table().next_state for spec in specs)
     assert first.shape != second.shape or (first != second).any()
-    other = ["--env-id", "CartPole-v1", "--levels", "1"]
-    assert "CartPole-v1 has no levels" in refused(capsys, "train", *other)
 
 
 STUDY = """

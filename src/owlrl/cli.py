@@ -47,6 +47,7 @@ The file has, for example:
   owlrl train --tasks SC3
   owlrl train --env-id owlrl/SimpleCrossing-v0 --levels 3 7 14 --method owl --json
   owlrl train --env-id MiniGrid-LavaCrossingS9N1-v0 --levels 1 2
+  owlrl train --env-id CartPole-v1 --levels 1 2 3
   owlrl train --tasks Crossroads-4 --arguments breadcrumbs=true --frames 30000
   owlrl train --env-id owlrl/Pendulum-v0 --angles 90 -90 --json
 """,

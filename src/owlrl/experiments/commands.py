@@ -7,21 +7,25 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib import import_module
 from inspect import signature
 from pathlib import Path
 from typing import Any, Literal
 
+import gymnasium
+
 from owlrl._arguments import Arguments
 from owlrl.envs import Table
 from owlrl.envs.task_sets import CROSSING, PENDULUM
 from owlrl.errors import OwlStateError, OwlValueError
-from owlrl.experiments.comparison import compare_file, plan_of_file
+from owlrl.experiments.comparison import compare, compare_file, plan_of_file
 from owlrl.experiments.config import Run
 from owlrl.experiments.demo import run_demo, run_pendulum_demo
 from owlrl.experiments.evaluation import evaluate
 from owlrl.experiments.fanout import unfinished
 from owlrl.experiments.keeping import SAVE_EVERY
+from owlrl.experiments.presets import PRESETS, Preset, with_overrides
 from owlrl.experiments.report import write_report
 from owlrl.experiments.results import (
     Result,
@@ -35,8 +39,9 @@ from owlrl.experiments.results import (
 from owlrl.experiments.session import Session
 from owlrl.experiments.studies import STUDIES, reproduce, study_runs
 from owlrl.experiments.tables import result_text
-from owlrl.experiments.tasks import is_control, resolve_tasks, tables_of
+from owlrl.experiments.tasks import is_control, is_level_grid, resolve_tasks, seeded_task, tables_of
 from owlrl.experiments.training import repeatable, run_experiment
+from owlrl.learners import DQN, SAC
 
 __all__ = ["Compare", "Demo", "Evaluate", "Report", "Reproduce", "Train"]
 
@@ -48,6 +53,12 @@ STUDY_FILES = {  # studies that are modules of owlrl.experiments, made like a fi
     "reacher": "Reacher with four goals, DQN of Stable-Baselines3 (extras benchmarks, mujoco, sb3)",
     "treasure": "Deep Sea Treasure and a fruit tree, rewards weighted in several ways (extra benchmarks)",
     "minatar": "three games of MinAtar, one after the other, twice; owlrl's DQN (extra benchmarks)",
+}
+SAME_METHOD = {  # of our own runs: what `compare` calls it
+    "owl-memory": "owl",
+    "owl": "owl with EWC",
+    "experience-replay": "bare",
+    "one-head-rehearsal": "one head with rehearsal",
 }
 CONTROL_DEFAULTS: dict[str, Any] = {"frames": 20_000, "num_envs": 4, "eval_every": 5_000}
 
@@ -64,7 +75,8 @@ class Train:
     tasks: str | None = None
     """a set: SC2, SC3, SC5, SC12, SC3+DK2, Crossroads-2 … Crossroads-8; SC3 if no levels are given"""
     env_id: str | None = None
-    """environment whose levels are taken; owlrl/SimpleCrossing-v0 if left out"""
+    """environment whose levels are taken; owlrl/SimpleCrossing-v0 if left out. Any registered one: where it
+    has no argument level, a level is the seed of its resets; what is no grid is trained by compare"""
     levels: tuple[int, ...] = ()
     """levels instead of a set, e.g. 3 7 14"""
     angles: tuple[float, ...] = ()
@@ -127,6 +139,8 @@ class Train:
 
     def __call__(self) -> int:
         """Train unless it is done, print the result."""
+        if self.env_id is not None and self.levels and not is_level_grid(self.env_id):
+            return self._compare(self.env_id)
         run = self.run()
         path, checkpoint = result_path(self.output, run), self.output / f"{run.id}.safetensors"
         part = part_path(self.output, run)
@@ -148,6 +162,46 @@ class Train:
         if self.json:
             print_json(result, file=str(path), checkpoint=str(checkpoint), seconds=result.info["seconds"])
         return 0
+
+    def _compare(self, env_id: str) -> int:
+        """Levels of an environment that is no grid: a comparison with one method."""
+        if self.method not in SAME_METHOD or self.policies or self.unseen or self.in_a_row or self.strength:
+            raise OwlValueError(
+                f"train: {env_id} is no grid, so that its levels are trained by compare: expected --method "
+                f"{', '.join(SAME_METHOD)}, and no --policies, --unseen, --in-a-row or --strength"
+            )
+        arguments = named_values("arguments", self.arguments)
+        tasks = {
+            f"{env_id.partition('-')[0].lower()}-{level}": partial(seeded_task, env_id, level, **arguments)
+            for level in self.levels
+        }
+        next(iter(tasks.values()))().close()  # refused before anything begins
+        preset, overrides = PRESETS[self.learner], named_values("set", self.set)
+        study = compare(
+            partial(_make_learner, preset=preset, overrides=overrides, compile=self.compile),
+            tasks=tasks,
+            steps=self.frames or CONTROL_DEFAULTS["frames"],
+            methods=[SAME_METHOD[self.method]],
+            seeds=[self.seed],
+            rounds=self.rounds,
+            eval_episodes=self.episodes,
+            output=self.output,
+            save_every=self.save_every,
+            progress=not self.json,
+        )
+        say(self.json, study.table(), *map(str, study.verdicts()), *study.notes())
+        if self.json:
+            print(json.dumps({"scores": {k: v.tolist() for k, v in study.to_rliable().items()}}))
+        return 1 if study.errors else 0
+
+
+def _make_learner(
+    env: Any, seed: int, *, preset: Preset, overrides: Mapping[str, Any], compile: bool
+) -> DQN | SAC:
+    """The learner that fits the actions, with a preset's settings."""
+    if isinstance(env.action_space, gymnasium.spaces.Box):
+        return SAC(env, config=with_overrides(preset.sac, overrides), seed=seed, compile=compile)
+    return DQN(env, config=with_overrides(preset.config, overrides), seed=seed, compile=compile)
 
 
 @dataclass(frozen=True)

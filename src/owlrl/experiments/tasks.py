@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Hashable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import lru_cache
 from typing import Any
 
@@ -30,14 +30,18 @@ from owlrl.envs import (
 from owlrl.envs.task_sets import PENDULUM
 from owlrl.envs.vector import ArrayVectorEnv
 from owlrl.errors import OwlError, OwlValueError
+from owlrl.wrapper_state import same_state
 
 __all__ = [
     "SeededLevel",
+    "SeededReset",
     "canonical_name",
     "is_control",
+    "is_level_grid",
     "parse_unseen",
     "resolve_tasks",
     "resolve_unseen",
+    "seeded_task",
     "table_of",
     "tables_of",
     "vector_env",
@@ -93,6 +97,20 @@ def resolve_tasks(text: str, arguments: Mapping[str, Any] | None = None) -> dict
     return found
 
 
+def is_level_grid(env_id: str) -> bool:
+    """Whether an environment's levels can be tabulated: it takes a level, or it is one of MiniGrid's.
+
+    >>> from owlrl.experiments.tasks import is_level_grid
+    >>> is_level_grid("MiniGrid-LavaCrossingS9N1-v0"), is_level_grid("CartPole-v1")
+    (True, False)
+    """
+    if env_id not in gymnasium.registry or env_id == PENDULUM or _takes_level(env_id):
+        return True
+    env = gymnasium.make(env_id, disable_env_checker=True)
+    with closing(env):
+        return isinstance(env.unwrapped, MiniGridEnv)
+
+
 def _takes_level(env_id: str) -> bool:
     """Whether an environment has an argument ``level``; others have levels by the seeds of their resets."""
     made = gymnasium.spec(env_id).entry_point
@@ -102,7 +120,56 @@ def _takes_level(env_id: str) -> bool:
     return "level" in inspect.signature(creator).parameters
 
 
-class SeededLevel(gymnasium.Wrapper[Any, Any, Any, Any]):
+class SeededReset(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """An environment that begins every episode as after ``reset(seed=level)``: the seed makes the task.
+
+    Args:
+        env: the environment.
+        level: the seed.
+
+    >>> import gymnasium
+    >>> from owlrl.experiments.tasks import SeededReset
+    >>> env = SeededReset(gymnasium.make("CartPole-v1"), 3)
+    >>> bool((env.reset(seed=0)[0] == env.reset(seed=1)[0]).all())
+    True
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any], level: int) -> None:
+        super().__init__(env)
+        self.level = level
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode of the level; the seed is taken and changes nothing."""
+        return self.env.reset(seed=self.level, options=options)
+
+
+def seeded_task(env_id: str, level: int, **arguments: Any) -> SeededReset:
+    """A level of any registered environment, which must be decided by the seed of its resets.
+
+    >>> from owlrl.experiments.tasks import seeded_task
+    >>> seeded_task("CartPole-v1", 3).level
+    3
+    """
+    made = []
+    for _ in range(2):
+        try:
+            env = SeededReset(gymnasium.make(env_id, **arguments), level)
+        except (TypeError, gymnasium.error.Error) as error:
+            raise OwlValueError(f"{env_id} cannot be made with {arguments}: {error}") from error
+        env.action_space.seed(0)
+        first = env.reset()[0]
+        made.append([first, *(env.step(env.action_space.sample())[:4] for _ in range(5))])
+    if not same_state(*made):
+        raise OwlValueError(
+            f"{env_id} has no levels: two episodes after reset(seed={level}) and the same actions differ; "
+            "expected an environment that the seed of its resets decides"
+        )
+    return env
+
+
+class SeededLevel(SeededReset):
     """A MiniGrid environment that begins every episode as after ``reset(seed=level)``, with the image alone.
 
     Registered as ``owlrl/SeededLevel-v0``.
@@ -131,14 +198,7 @@ class SeededLevel(gymnasium.Wrapper[Any, Any, Any, Any]):
                 f"{inner} has no levels; expected an environment with an argument level or one of MiniGrid's "
                 "own; owlrl compare takes tasks of any environment"
             )
-        super().__init__(ImgObsWrapper(env))  # type: ignore[no-untyped-call]
-        self.level = level
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode of the level; the seed is taken and changes nothing."""
-        return self.env.reset(seed=self.level, options=options)
+        super().__init__(ImgObsWrapper(env), level)  # type: ignore[no-untyped-call]
 
 
 if SEEDED not in gymnasium.registry:
