@@ -22,6 +22,7 @@ import hashlib
 import json
 import os
 import random
+import resource
 import shutil
 import signal
 import sqlite3
@@ -63,7 +64,7 @@ PARTS = (  # of the tests: those of the strata and those that use them most, in 
 )
 FIRST = 12  # tests that are tried before all the others are collected
 BUDGET = 15.0  # seconds of tests per mutant
-PATIENCE = 60.0  # seconds more than expected until a mutant counts as endless
+PATIENCE = 60  # seconds of a busy core more than expected until a mutant counts as endless
 NO_CHANGE = ("Eq_Is", "Is_Eq", "NotEq_IsNot", "IsNot_NotEq")
 SIGNS = (("-", "before"), ("+", "after"))
 Mutant = dict[str, Any]
@@ -253,24 +254,25 @@ def run_mutant(copy: Path, mutant: Mutant, tests: list[str], seconds: dict[str, 
     changed = mutated(text, mutant)
     if changed is None:
         return "gone"
-    limit = PATIENCE + 3.0 * sum(seconds.get(test, 1.0) for test in tests)
+    limit = PATIENCE + int(3.0 * sum(seconds.get(test, 1.0) for test in tests))
     for cached in path.parent.glob(f"__pycache__/{path.stem}.*"):
         cached.unlink()
     path.write_text(changed)
     try:
         child = os.fork()
         if child == 0:
-            _in_child(copy, tests)
+            _in_child(copy, tests, limit)
         return _outcome(child, limit)
     finally:
         path.write_text(text)
 
 
-def _in_child(copy: Path, tests: list[str]) -> None:
+def _in_child(copy: Path, tests: list[str], limit: int) -> None:
     """Run tests in this forked process and end it: 0 if they all pass."""
     code = 3
     try:
         os.setsid()
+        resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))  # not by the clock: others may be busy, too
         with open(copy / "mutant.log", "w") as log:
             os.dup2(log.fileno(), 1)
             os.dup2(log.fileno(), 2)
@@ -292,14 +294,16 @@ def _in_child(copy: Path, tests: list[str]) -> None:
         os._exit(code)
 
 
-def _outcome(child: int, limit: float) -> str:
-    end = time.monotonic() + limit
+def _outcome(child: int, limit: int) -> str:
+    end = time.monotonic() + 20 * limit  # should it wait for something
     while time.monotonic() < end:
         done, status = os.waitpid(child, os.WNOHANG)
         if done:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child, signal.SIGKILL)  # what its tests started
             code = os.waitstatus_to_exitcode(status)
+            if code in (-signal.SIGXCPU, -signal.SIGKILL):
+                return "endless"
             if code in (3, 5):
                 raise SystemExit(f"pytest ended with {code}, an error of its own; see mutant.log in the copy")
             return "survived" if code == 0 else "killed"
@@ -330,7 +334,7 @@ def key_of(mutant: Mutant) -> str:
 
 
 def run(directory: Path | None, *, again: bool, strata: Sequence[str] = ()) -> None:
-    """Run tests against every mutant without a result, with ``again`` those that lived, too."""
+    """Run tests against every mutant without a result, with ``again`` those that no test failed for, too."""
     mutants = json.loads(SAMPLE.read_text())["mutants"]
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     with copied_checkout(directory) as copy:
@@ -351,7 +355,7 @@ def run(directory: Path | None, *, again: bool, strata: Sequence[str] = ()) -> N
             key = key_of(mutant)
             if strata and mutant["stratum"] not in strata:
                 continue
-            done = ("killed", "endless") if again else ("killed", "endless", "survived")
+            done = ("killed",) if again else ("killed", "endless", "survived")
             if results.get(key, {}).get("outcome") in done:
                 continue
             tests = chosen_tests(mutant, by_line, seconds)
@@ -405,7 +409,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--copy", type=Path, help="work in this copy of the checkout, made if it is not there"
     )
     parser.add_argument("--only", action="append", default=[], help="a stratum")
-    parser.add_argument("--again", action="store_true", help="run those that survived again")
+    parser.add_argument("--again", action="store_true", help="run all that no test failed for again")
     chosen = parser.parse_args(arguments)
     if chosen.what == "sample":
         sample()

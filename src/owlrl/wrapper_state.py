@@ -431,7 +431,7 @@ def _naming(what: str) -> Iterator[None]:
 def _all_or_nothing(learner: OffPolicyLearner, parts: Mapping[str, Stateful | None]) -> Iterator[None]:
     """Undo everything that the block did to learner, parts and global generators, should it fail."""
     generators, pointer = get_rng_state(), _first(learner).pointer
-    active, with_gradients = pointer.head, torch.is_grad_enabled()
+    active, with_gradients, blocks = pointer.head, torch.is_grad_enabled(), dict(vars(pointer._local))
     items = {f"per_task[{name!r}]": item for name, item in learner.per_task.items()}
     items |= {name: part for name, part in parts.items() if part is not None}
     states = {name: own_state(item) for name, item in items.items()}
@@ -444,7 +444,10 @@ def _all_or_nothing(learner: OffPolicyLearner, parts: Mapping[str, Stateful | No
     try:
         yield
     except BaseException as error:
-        torch.set_grad_enabled(with_gradients)  # an interrupt may have come between a block and its end
+        # an interrupt may have come between a block and its end
+        torch.set_grad_enabled(with_gradients)
+        vars(pointer._local).clear()
+        vars(pointer._local).update(blocks)
         with pointer.at(active):
             # the networks once more at the end: an item may have a say in them
             for back in (*undo, *undo_items, *undo):
