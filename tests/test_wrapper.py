@@ -17,6 +17,7 @@ from owlrl import (
     OracleSelector,
     OwlWrapper,
     QLearner,
+    RewardEvidence,
     TDErrorEvidence,
     UniformSelector,
 )
@@ -993,6 +994,44 @@ def test_a_program_of_an_actor_has_no_critics():
     assert {key.split(".")[2] for key in program.state_dict} >= {"body", "mean"}
     assert not [key for key in program.state_dict if "mean.weight" in key]  # that of head 0
     torch.testing.assert_close(program.module()(x), owl.learner.act(x, 1))
+
+
+def test_evaluation_uses_the_selector_and_the_seed_that_it_is_given(monkeypatch):
+    script, seeds = make_script(), []
+    owl = OwlWrapper(script.learner(), seed=5)
+    for name, env in TASKS.items():
+        with owl.task(name):
+            train(script, env, 30)
+    given = UniformSelector(seed=0)
+    owl.evaluate(Signs(), selector=given, episodes=1)
+    assert given.probabilities.tolist() == [0.5, 0.5]
+
+    def noted(seed):
+        seeds.append(seed)
+        return ExpWeightsSelector(seed=seed)
+
+    monkeypatch.setattr("owlrl.wrapper.ExpWeightsSelector", noted)
+    owl.evaluate(Signs(), episodes=1)
+    owl.evaluate(Signs(), episodes=1, seed=3)
+    assert seeds == [5, 3]
+
+
+def test_gradients_of_heads_are_gone_when_another_task_begins_or_goes():
+    script = make_script("multihead")
+    owl = OwlWrapper(script.learner(), evidence=RewardEvidence(seed=0))
+    for name, env in TASKS.items():
+        with owl.task(name):
+            train(script, env, 30)
+            network = owl.learner.networks["q"]
+            for head in range(network.num_heads):
+                for parameter in network.head_parameters(head).values():
+                    parameter.grad = torch.ones_like(parameter)
+    with owl.task("same"):
+        assert all(p.grad is None for head in range(2) for p in network.head_parameters(head).values())
+        train(script, TASKS["same"], 5)
+    assert set(owl.evidence.fitted) == {0, 1}
+    owl.remove("same")
+    assert set(owl.evidence.fitted) == {1}
 
 
 def test_evaluation_takes_an_id_and_looks_at_the_spaces_first():

@@ -18,6 +18,7 @@ from scripts.faults.loads import (
     copied,
     everything,
     failed_loads,
+    interrupted,
     interrupted_loads,
     trained_state,
     wrapped,
@@ -51,6 +52,18 @@ def test_a_good_state_is_taken_whole(kind, states):
     again = wrapper_state(owl.learner, records, owl._parts())
     assert [key for key in again if not same_state(again[key], states[kind][key])] == ["rng"]
     assert not same_state(generators, states[kind]["rng"])  # which are left to the caller
+
+
+def test_an_interrupt_between_a_block_and_its_end_points_at_no_other_head(states):
+    for _ in range(2):  # the first load of a process has more lines
+        _, owl = wrapped("DQN", seed=9)
+        with interrupted(-1) as counted:
+            restore(owl, copied(states["DQN"]))
+    for back in range(12):
+        _, owl = wrapped("DQN", seed=9)
+        with pytest.raises(KeyboardInterrupt), interrupted(counted[0] - back):
+            restore(owl, copied(states["DQN"]))
+        assert owl._pointer.index == 0
 
 
 @pytest.mark.parametrize("kind", ["DQN", "SAC"])

@@ -1,5 +1,7 @@
 """RewardEvidence: predictors fitted to rewards, scored in one pass, saved and loaded."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -69,6 +71,12 @@ def test_the_scale_is_the_error_on_rows_that_were_kept_apart():
     evidence = RewardEvidence(seed=0, updates=500)
     evidence.calibrate(None, 0, rows(0, 4_000, noise=0.3))
     assert evidence.scales[0] == pytest.approx(0.3, rel=0.15)
+    evidence = RewardEvidence(seed=0, updates=500)
+    seen = torch.randn(60, 30, generator=torch.Generator().manual_seed(1))
+    evidence.calibrate(
+        None, 0, replace(rows(0, 60, noise=3.0), observation=seen)
+    )  # 54 rows in 33 columns can be learned by heart, the other six not
+    assert evidence.scales[0] > 1.5
 
 
 @pytest.mark.parametrize("size", [1e-6, 1e6])

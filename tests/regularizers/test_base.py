@@ -193,3 +193,11 @@ def test_numpy_numbers_are_numbers_and_bad_strengths_are_named():
     for wrong in (-1.0, float("nan"), True, "1", None, {}, {"q": -1.0}):
         with pytest.raises(OwlValueError, match="Near: strength is"):
             Near(wrong)
+
+
+def test_forgetting_one_task_keeps_those_before_and_after_it():
+    q, near = learned()
+    for task in ("two", "three"):
+        near.remember(task, {"q": context(q, 0)})
+    near.forget("two")
+    assert list(near.kept) == ["one", "three"]

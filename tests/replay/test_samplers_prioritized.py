@@ -192,3 +192,12 @@ def test_a_priority_that_is_not_finite_is_refused():
 
 def test_repr_shows_the_settings():
     assert repr(PrioritizedSampler(0.5, beta=1.0)) == "PrioritizedSampler(alpha=0.5, beta=1.0, epsilon=1e-06)"
+
+
+def test_a_largest_priority_below_one_is_saved_and_loaded():
+    replay, other = make(alpha=1.0), make(alpha=1.0)
+    fill(replay, 4)
+    state = replay.state_dict()
+    state["contents"]["store"]["draw"]["largest"] = 0.25
+    other.load_state_dict(state)
+    assert other.state_dict()["contents"]["store"]["draw"]["largest"] == 0.25

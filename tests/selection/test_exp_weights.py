@@ -549,6 +549,8 @@ def test_updates_by_hand():
     np.testing.assert_allclose(first, [[4.0, 8.0]])  # 2 · 2 / exp 0 and 2 · 4 / exp 0
     second = released_update(first, losses, eta=2.0)
     np.testing.assert_allclose(second, [[3.6 + 4 / math.exp(3.6), 7.2 + 8 / math.exp(7.2)]])
+    small = released_update(np.array([[-20.0, -10.0]]), losses, eta=1e-4)
+    np.testing.assert_allclose(small, [[-18 + 2, -9 + 4e-4 / math.exp(-9)]])  # divided by 1e-4 at least
 
 
 def test_paper_update_leaves_its_input_alone():
