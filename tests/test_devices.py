@@ -103,6 +103,31 @@ def vars_of(batch):
     return [value for name in names if (value := getattr(batch, name)) is not None]
 
 
+class Waits(TorchFunctionMode):
+    """Counts the numbers that are read from tensors, for which a GPU is waited for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        self.count += getattr(func, "__name__", "") in ("item", "__bool__", "__float__", "__int__", "tolist")
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    ("make_agent", "numbers"),
+    [(lambda: DQN(Signs(), seed=0), 1), (lambda: SAC(Push(), seed=0), 3)],  # losses, and α
+)
+def test_an_update_waits_for_the_device_once_per_number_that_it_returns(make_agent, numbers):
+    agent = make_agent()
+    agent.learn(300)
+    batch = agent.replay.sample(32)
+    with Waits() as waits:
+        agent.update(batch)
+    assert waits.count == numbers
+
+
 def test_what_is_moved_together_is_the_same_afterwards(monkeypatch):
     generator = torch.Generator().manual_seed(0)
     tensors = [

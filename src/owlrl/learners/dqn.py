@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
@@ -158,15 +159,15 @@ class DQN(LearningLoop):
         """The loss."""
         batch = batch.to(self.device)
         loss, error = self._step(batch, self.head_of(batch))
-        number = self._finite(batch, "loss", float(loss))
+        self._finite(batch, "loss", loss)
         if batch.weight is not None and batch.index is not None:
             self.replay.update_priorities(batch.index, error.abs().cpu())
         self.updates += 1
         if self.updates % self.config.target_every == 0:
             self._move_target()
-        return number
+        return loss
 
-    def _step(self, batch: Transitions, head: int | None) -> tuple[Tensor, Tensor]:
+    def _step(self, batch: Transitions, head: int | None) -> tuple[float, Tensor]:
         """One gradient step, none if the loss is not finite; the loss and the TD errors."""
         rows = (
             _cast(batch.observation),
@@ -179,15 +180,16 @@ class DQN(LearningLoop):
         )
         if "q" in self._compiled:
             loss, error = self._compiled["q"](self.optimizer, [self.q, self.target], *rows, head=head)
-            return loss, error
+            return loss.item(), error
         loss, error = self._loss(partial(self.q, head=head), partial(self.target, head=head), *rows)
-        if loss.detach().isfinite():
+        number = loss.item()  # a GPU is waited for here, and only here
+        if math.isfinite(number):
             self.optimizer.zero_grad(set_to_none=True)
             loss.backward()  # type: ignore[no-untyped-call]
             own = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
             clip_grad_norm_(own, self.config.max_grad_norm)
             self.optimizer.step()
-        return loss.detach(), error.detach()
+        return number, error.detach()
 
     def _act(self, observation: np.ndarray, *, random: bool) -> np.ndarray:
         return self.explore(observation, 1.0 if random else self.epsilon.value)

@@ -156,11 +156,11 @@ class SAC(LearningLoop):
         )
         networks = [self.critics, self.actor, self.targets]
         loss, error = self._step("critic", self._critic_loss, networks, *rows, noise[0], price)
-        found = {"alpha": alpha, "critic": self._finite(batch, "critic loss", loss.item())}
+        found = {"alpha": alpha, "critic": self._finite(batch, "critic loss", loss)}
         loss, log_prob = self._step(
             "actor", _actor_loss, networks[1::-1], observation, batch.weight, noise[1], price
         )
-        found["actor"] = self._finite(batch, "actor loss", loss.item())
+        found["actor"] = self._finite(batch, "actor loss", loss)
         # the loss, −log α · mean(log π + target entropy), is linear: its gradient needs no backward pass
         self.log_alpha.grad = -(log_prob.mean() + self.target_entropy)
         self.alpha_optimizer.step()
@@ -174,21 +174,22 @@ class SAC(LearningLoop):
 
     def _step(
         self, name: str, loss: Callable[..., tuple[Tensor, Tensor]], networks: list[Any], *inputs: Any
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[float, Tensor]:
         """One gradient step of the first network, none if the loss is not finite; what the loss gave."""
         optimizer = self.critic_optimizer if name == "critic" else self.actor_optimizer
         if name in self._compiled:
             value, further = self._compiled[name](optimizer, networks, *inputs)
-            return value, further
+            return value.item(), further
         value, further = loss(*networks, *inputs)
-        if value.detach().isfinite():
+        number = value.item()  # a GPU is waited for here, and only here
+        if math.isfinite(number):
             own = [parameter for group in optimizer.param_groups for parameter in group["params"]]
             for parameter in own:
                 parameter.grad = None
             # to its own parameters only: the policy's loss costs the critics no gradient
             value.backward(inputs=[p for p in own if p.requires_grad])  # type: ignore[no-untyped-call]
             optimizer.step()
-        return value.detach(), further.detach()
+        return number, further.detach()
 
     def loop_state(self) -> dict[str, Any]:
         """The loop's state, with the noise's generator and the average of this task's policy."""
