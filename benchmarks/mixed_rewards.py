@@ -46,8 +46,8 @@ def trained(seed: int, *, scale: float, frames: int) -> Session:
     for name, spec in resolve_tasks(TASKS, {"breadcrumbs": True}).items():
         if name in DENSE:
             table = table_of(spec)
-            session.tables[name] = replace(table, reward=scale * table.reward)
-    for task in session.tables:
+            session.tasks[name] = replace(table, reward=scale * table.reward)
+    for task in session.tasks:
         with session.task(task):
             session.agent.learn(frames)
     return session
@@ -55,7 +55,7 @@ def trained(seed: int, *, scale: float, frames: int) -> Session:
 
 def measured(session: Session, policy: str) -> dict[str, float]:
     """In the dense tasks: how often heads of sparse tasks act, and how often the goal is reached."""
-    tables = {name: session.tables[name] for name in DENSE}
+    tables = {name: session.tasks[name] for name in DENSE}
     truth = [name for name in tables for _ in range(EPISODES)]
     lanes = session.lanes(list(tables.values()), EPISODES)
     found = run_lanes(session.policy(policy, truth), lanes, consecutive=IN_A_ROW)

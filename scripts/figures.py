@@ -18,6 +18,7 @@ import numpy as np
 
 from benchmarks.defaults import judgements
 from owlrl.experiments import Result, completions, four_rooms, q_heatmap, selection_bars, study_runs
+from owlrl.experiments.multi_mnist import draw_supervised, supervised_rows
 from owlrl.experiments.plots import INK, QUIET, new_figure, plain
 from owlrl.experiments.summary import Estimate, Group, group_by_run, single_task_scores
 from scripts import compared, rooms
@@ -28,6 +29,7 @@ IMAGES = ROOT / "docs" / "images"
 DIGESTS = IMAGES / "figures.json"
 RUNS = Path("benchmarks/results")
 GRID, PENDULUM = f"{RUNS}/grid", f"{RUNS}/pendulum"
+MULTI_MNIST = f"{RUNS}/multi_mnist"
 
 # Methods as a reader knows them; how each finds the head when the task is unknown.
 ONE_HEAD, PAPER, OURS = "experience-replay", "owl", "owl-memory"
@@ -348,6 +350,7 @@ FIGURES: dict[str, tuple[Callable[[], Any], Sequence[str]]] = {
     "four-rooms": (lambda: q_heatmap(four_rooms().maps), []),
     "completions": (draw_completions, [GRID]),
     "selection-bars": (lambda: selection_bars(_of_sc5(PAPER)[0]), [GRID]),
+    "multi-mnist": (lambda: draw_supervised(supervised_rows(ROOT / MULTI_MNIST)), [MULTI_MNIST]),
     "reference-sac": (draw_sac, [f"{RUNS}/sac_returns.jsonl"]),
     **{
         name: (partial(compared.draw, name), [runs, "scripts/compared.py"])

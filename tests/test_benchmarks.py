@@ -1,10 +1,13 @@
 """benchmarks/RESULTS.md has a table for each benchmark that is run, with the rows that it makes."""
 
 import ast
+import json
 import re
 from pathlib import Path
 
 import pytest
+
+from benchmarks import mixed_rewards
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
@@ -61,3 +64,14 @@ def test_rows_are_those_that_the_benchmarks_make():
         odd = [row for row in rows if not any(re.fullmatch(p, row) for p in wanted)]
         missing = [p for p in wanted if not any(re.fullmatch(p, row) for row in rows)]
         assert not odd and not missing, (module, odd, missing, "make bench")
+
+
+def test_mixed_rewards_measures_all_ways_to_act_and_tables_what_is_there(tmp_path):
+    session = mixed_rewards.trained(0, scale=10.0, frames=64)
+    assert session.tasks["crossroads-2"].reward.max() > 5 > session.tasks["crossroads-0"].reward.max()
+    ways = ("oracle", *mixed_rewards.POLICIES)
+    found = {policy: mixed_rewards.measured(session, policy) for policy in ways}
+    assert found["oracle"]["sparse"] == 0.0 < found["random"]["sparse"] < 1.0
+    (tmp_path / "0.json").write_text(json.dumps({"seed": 0, "scale": 10.0, "policies": found}))
+    lines = mixed_rewards.table(tmp_path).splitlines()
+    assert len(lines) == 2 + len(ways) and lines[2].startswith("| × 10 | task given | 1 | 0.00 (0.00–0.00) |")

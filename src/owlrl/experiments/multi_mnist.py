@@ -246,19 +246,20 @@ def draw_supervised(rows: list[dict[str, Any]], example: Digits | None = None) -
 
     >>> from owlrl.experiments.multi_mnist import draw_supervised
     >>> row = {"method": "gem", "heads": 2, "seed": 0, "accuracy": [[0.9, 0.1], [0.8, 0.9]]}
-    >>> len(draw_supervised([row]).axes)
-    3
+    >>> [axes.get_title() for axes in draw_supervised([row]).axes]
+    ['after task 1', 'after task 2']
     """
     pyplot = optional("matplotlib.pyplot", extra="plots", what="draw_supervised")
     cases = list(dict.fromkeys((row["method"], row["heads"]) for row in rows))
+    shown = () if example is None else (1.1,)
     figure, axes = pyplot.subplots(
-        1, 3, figsize=(11, 3.2), layout="constrained", width_ratios=(1.1, 2, 2), squeeze=True
+        1, 2 + len(shown), figsize=(9, 3.2), layout="constrained", width_ratios=(*shown, 2, 2)
     )
-    axes[0].axis("off")
     if example is not None:
+        axes[0].axis("off")
         axes[0].imshow(np.concatenate(list(example.images[:2])), cmap="gray_r")
         axes[0].set_title("two digits, two tasks", fontsize=10)
-    for after, panel in enumerate(axes[1:]):
+    for after, panel in enumerate(axes[-2:]):
         for task, name in enumerate(TASKS):
             of_case = [
                 [r["accuracy"][after][task] for r in rows if (r["method"], r["heads"]) == case]
@@ -267,13 +268,14 @@ def draw_supervised(rows: list[dict[str, Any]], example: Digits | None = None) -
             places = np.arange(len(cases)) + 0.4 * task - 0.2
             means, spreads = [np.mean(x) for x in of_case], [np.std(x) for x in of_case]
             panel.bar(places, means, 0.38, yerr=spreads, capsize=2, label=f"task {task + 1}: {name}")
-        names = [f"{m.upper()}\n{'one head' if h == 1 else 'a head per task'}" for m, h in cases]
+        names = [f"{m if m == 'none' else m.upper()}\n{h} head{'s' if h > 1 else ''}" for m, h in cases]
         panel.set_xticks(range(len(cases)), names, fontsize=8)
         panel.set_ylim(0, 1)
         panel.set_title(f"after task {after + 1}", fontsize=10)
         panel.axhline(0.1, color="gray", lw=0.8, ls=":")
-    axes[1].set_ylabel("accuracy")
-    axes[2].legend(fontsize=8, loc="lower right")
+    axes[-2].set_ylabel("accuracy")
+    handles, texts = axes[-1].get_legend_handles_labels()
+    figure.legend(handles, texts, fontsize=8, loc="outside lower center", ncols=2, frameon=False)
     return figure
 
 
