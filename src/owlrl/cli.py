@@ -1,4 +1,4 @@
-"""The command ``owlrl``: train, evaluate, compare, reproduce, report, demo."""
+"""The command ``owlrl``: train, evaluate, compare, diagnose, reproduce, report, demo."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Annotated, Any, Union
 
 from owlrl import __version__
 from owlrl.errors import OwlError, OwlStateError, install_hint
-from owlrl.experiments.commands import Compare, Demo, Evaluate, Report, Reproduce, Train
+from owlrl.experiments.commands import Compare, Demo, Diagnose, Evaluate, Report, Reproduce, Train
 
 __all__ = ["main"]
 
@@ -41,6 +41,11 @@ The file has, for example:
   steps, methods, seeds = 50_000, ["bare", "alone", "owl"], 5
   def make_model(env, seed):
       return stable_baselines3.SAC("MlpPolicy", env, seed=seed)
+""",
+    "diagnose": """Say how much the tasks of a study file contradict each other, before all runs are made.
+
+  owlrl diagnose my_study.py
+  owlrl diagnose my_study.py --steps 5000
 """,
     "train": """Train a method on tasks one after the other, and evaluate it.
 
@@ -75,6 +80,7 @@ NAMED = ("demo", "reproduce")  # whose --name may be left out
 COMMANDS = {
     "demo": Demo,
     "compare": Compare,
+    "diagnose": Diagnose,
     "train": Train,
     "evaluate": Evaluate,
     "reproduce": Reproduce,

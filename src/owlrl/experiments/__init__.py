@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from owlrl.experiments.comparison import compare, compare_file, run_trial
 from owlrl.experiments.config import Run
+from owlrl.experiments.diagnosis import diagnose
 from owlrl.experiments.evaluation import evaluate, evaluate_in_a_row
 from owlrl.experiments.evidence import EvidenceSet, make_evidence
 from owlrl.experiments.fanout import Attempt, run_all
@@ -95,6 +96,7 @@ __all__ = [
     "completions",
     "cumulative_performance",
     "described",
+    "diagnose",
     "environment",
     "evaluate",
     "evaluate_in_a_row",

@@ -22,6 +22,7 @@ from owlrl.errors import OwlStateError, OwlValueError
 from owlrl.experiments.comparison import compare, compare_file, plan_of_file
 from owlrl.experiments.config import Run
 from owlrl.experiments.demo import run_demo, run_pendulum_demo
+from owlrl.experiments.diagnosis import diagnose
 from owlrl.experiments.evaluation import evaluate
 from owlrl.experiments.fanout import unfinished
 from owlrl.experiments.keeping import SAVE_EVERY
@@ -43,7 +44,7 @@ from owlrl.experiments.tasks import is_control, is_level_grid, resolve_tasks, se
 from owlrl.experiments.training import repeatable, run_experiment
 from owlrl.learners import DQN, SAC
 
-__all__ = ["Compare", "Demo", "Evaluate", "Report", "Reproduce", "Train"]
+__all__ = ["Compare", "Demo", "Diagnose", "Evaluate", "Report", "Reproduce", "Train"]
 
 STUDY_FILES = {  # studies that are modules of owlrl.experiments, made like a file for `compare`
     "cheetah": "HalfCheetah forward and backward, SAC of Stable-Baselines3 (extras mujoco, sb3)",
@@ -361,6 +362,29 @@ class Compare:
         except OwlStateError as error:  # the picture needs a library that is not there
             print(f"\nno report: {error}")
         return 1 if study.errors else 0
+
+
+@dataclass(frozen=True)
+class Diagnose:
+    """Say how much the tasks of a study file contradict each other, by tables or by trained heads.
+
+    >>> from pathlib import Path
+    >>> from owlrl.experiments.commands import Diagnose
+    >>> Diagnose(Path("my_study.py")).seed
+    0
+    """
+
+    study: Path
+    """file that defines make_model(env, seed), tasks and steps, as for owlrl compare"""
+    steps: int | None = None
+    """of training on each task where there is no table, instead of the file's"""
+    seed: int = 0
+    """of tables and training"""
+
+    def __call__(self) -> int:
+        """Print a sentence."""
+        print(diagnose(self.study, steps=self.steps, seed=self.seed))
+        return 0
 
 
 @dataclass(frozen=True)
