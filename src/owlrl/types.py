@@ -122,11 +122,12 @@ class HeadPointer:
 
     ALL = "all"
 
-    __slots__ = ("_active", "_local", "owner")
+    __slots__ = ("_active", "_local", "alone", "owner")
 
     def __init__(self) -> None:
         self._active: int = 0
         self._local = threading.local()  # has an ``index`` inside the blocks of `at`
+        self.alone = False  # whether idle heads are left out of ``parameters()``: inside a task
         self.owner: object = None  # the wrapper that sets it; a second one is refused
 
     @property
@@ -159,6 +160,28 @@ class HeadPointer:
                 del self._local.index
             else:
                 self._local.index = before
+
+    @property
+    def active(self) -> int:
+        """The head that is trained, whatever a thread is pointed at."""
+        return self._active
+
+    @property
+    def fixed_weights(self) -> dict[Any, Any] | None:
+        """Inside a block of `fixed`, what it was given."""
+        return getattr(self._local, "fixed", None)
+
+    @contextmanager
+    def fixed(self, weights: dict[Any, Any] | None) -> Iterator[None]:
+        """Heads get no gradient from what this thread computes per row inside the block, unless it is None.
+
+        The rows' weights are put into ``weights``, and taken from it if it is given again with the same rows.
+        """
+        self._local.fixed = weights
+        try:
+            yield
+        finally:
+            self._local.fixed = None
 
     def __copy__(self) -> HeadPointer:
         return self

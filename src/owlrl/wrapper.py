@@ -32,6 +32,7 @@ from owlrl.wrapper_state import TaskRecord, load_own_state, own_state, restore_w
 __all__ = ["OwlWrapper"]
 
 LOOK_EVERY = 32  # optimizer steps between two looks at what the learner stored
+LOOK_ROWS = 512  # or four times as many, where so few rows come and they are half of the replay at most
 Watcher = Callable[[int, dict[str, float]], None]
 
 
@@ -135,7 +136,7 @@ replay=TaskScopedReplay, tasks=['left', 'right'])
             learner.unbind(0)
             raise
         self._pointer.owner = self
-        self._initial = self._own_state()
+        self._initial, self._look_every = self._own_state(), LOOK_EVERY
         self._guard = StepGuard(learner, self._on_step, self.replay)  # last: sees the regularizer's gradient
 
     @property
@@ -551,8 +552,10 @@ replay=TaskScopedReplay, tasks=['left', 'right'])
 
     def _on_step(self, step: int) -> None:
         """Before an optimizer step inside a task."""
-        if step == 1 or (step % LOOK_EVERY == 0 and not self._stream.active):
-            self._look(first=step == 1)
+        if step == 1 or (step % self._look_every == 0 and not self._stream.active):
+            found, some = self._look(first=step == 1), min(LOOK_ROWS, len(self.replay or ()) // 2)
+            rarely = step > 1 and 4 * LOOK_EVERY * found <= some * self._look_every
+            self._look_every = 4 * LOOK_EVERY if rarely else LOOK_EVERY
         elif self._stream.active and not self._stream.borders:
             self._stream.check()
         if step % self.watch_every == 0:
@@ -561,17 +564,17 @@ replay=TaskScopedReplay, tasks=['left', 'right'])
             if self.watch is not None:
                 self.watch(self._guard.total, numbers)
 
-    def _look(self, *, first: bool = False) -> None:
-        """Take what the learner stored since the last look into the task's memory."""
+    def _look(self, *, first: bool = False) -> int:
+        """Take what the learner stored since the last look into the task's memory; how many rows."""
         assert self.replay is not None and self._current is not None
-        rows = self.replay.new_rows()
-        if rows is None:
-            return
+        if (rows := self.replay.new_rows()) is None:
+            return 0
         if first:
             raise_problems(f"task {self._current!r}, first row", self.learner.trial(rows[:1]))
         self.memory[self._current].add(rows)
         if self._stream.active:
             self._stream.see(rows)
+        return len(rows)
 
     def _activate(self, head: int) -> None:
         self._pointer.index = head
@@ -584,13 +587,8 @@ replay=TaskScopedReplay, tasks=['left', 'right'])
     def _parts(self) -> dict[str, Stateful | None]:
         if self.acting:
             return {"evidence": self.evidence}
-        return {
-            "regularizer": self.regularizer,
-            "replay": self.replay,
-            "evidence": self.evidence,
-            "memory": self.memory,
-            "stream": self._stream,
-        }
+        named = ("regularizer", "replay", "evidence", "memory")
+        return {**{name: getattr(self, name) for name in named}, "stream": self._stream}
 
     def _own_state(self) -> dict[str, Any]:
         return {name: own_state(item) for name, item in self.learner.per_task.items()}

@@ -1,11 +1,14 @@
 """eval_mode puts every submodule's own mode back, whatever happens."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
 
 from owlrl import MultiHeadQ
-from owlrl.heads.modes import eval_mode, parameters_of
+from owlrl.heads import promote_output_layers
+from owlrl.heads.modes import all_shown, eval_mode, parameters_of
 
 
 def test_each_submodule_gets_its_own_mode_back():
@@ -59,3 +62,31 @@ def test_a_network_that_looks_at_the_mode_of_a_part_is_changed_with_all_its_part
     with eval_mode(network):
         assert not any(m.training for m in network.modules())
     assert all(m.training for m in network.modules())
+
+
+@pytest.mark.parametrize("kind", ["own", "promoted"])
+def test_idle_heads_are_no_parameters_while_the_active_one_is_alone(kind):
+    if kind == "own":
+        network = heads = MultiHeadQ(nn.Linear(2, 3), 3, 2)
+    else:
+        network = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 2))
+        heads = promote_output_layers(network)
+    for _ in range(3):
+        heads.add_head()
+    heads.pointer.index = 2
+    everything = dict(network.named_parameters())
+    target = copy.deepcopy(network)
+    heads.pointer.alone = True
+    shown = dict(network.named_parameters())
+    wanted = {**heads.shared_parameters(), **heads.head_parameters(2)}
+    first = {} if kind == "own" else heads.head_parameters(0)  # it is the layer itself
+    assert shown == {**wanted, **first} and list(dict(target.named_parameters())) == list(shown)
+    assert set(network.state_dict()) == set(everything) and len(parameters_of(network)) == len(everything)
+    with heads.pointer.at(1):  # what a thread computes with is not what is trained
+        assert dict(network.named_parameters()) == shown
+    with all_shown(heads.pointer):
+        assert dict(network.named_parameters()) == everything
+    assert network.eval() is network and not any(m.training for m in network.modules())
+    heads.pointer.alone = False
+    assert not any(m.training for m in network.modules()) and dict(network.named_parameters()) == everything
+    assert all(m.training for m in network.train().modules())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import math
 
 import numpy as np
 import pytest
@@ -19,7 +18,8 @@ from owlrl.errors import NonFiniteError, OwlStateError, OwlTypeError, OwlValueEr
 from owlrl.heads import MultiHeadQ, promote_output_layers
 from owlrl.protocols import Consolidation, Regularizer
 from owlrl.regularizers import DistillationRegularizer, distillation_loss, output_spread
-from owlrl.regularizers.distillation import MOST_PULL, MOST_TASKS, PULL, scaled_pull
+from owlrl.regularizers.answers import MOST_PULL, PULL, pull_factor
+from owlrl.regularizers.distillation import AT_ONCE, MOST_TASKS, MOST_TRAINED
 from owlrl.td import taken
 from owlrl.types import Transitions
 from tests.regularizers.helpers import (
@@ -85,7 +85,7 @@ def test_loss_is_the_mean_over_rows_of_the_mean_over_outputs(rows, width, wider,
 
 def test_rows_of_narrow_heads_alone_are_compared_though_the_memory_is_wider():
     stored = torch.tensor([[1.0, 2.0, -torch.inf], [0.0, 0.0, -torch.inf]])  # padded for a head not drawn
-    assert distillation_loss(torch.tensor([[1.0, 4.0], [0.0, 0.0]]), stored).item() == 1.0
+    assert distillation_loss(torch.tensor([[1.0, 4.0], [0.0, 0.0]]), stored).item() == pytest.approx(1.0)
 
 
 def test_memory_penalty_is_the_mean_over_all_rows_if_it_has_one_row_per_task():
@@ -185,30 +185,36 @@ def test_draws_are_spread_evenly_and_come_from_the_right_rows(tasks, batch_size,
     regularizer = holding(tasks, batch_size)
     q = regularizer.networks["q"]
     q.activate(active)
-    drawn = regularizer._draw("q")
+    regularizer.strength = None if batch_size % 2 else 1.0
     others = [k for k, (head, _) in enumerate(tasks) if head != active]
     if not others:
-        assert drawn is None
+        assert regularizer._draw("q") is None
         return
-    of_row = drawn.inputs[0][:, 0].long().tolist()
-    counts = [of_row.count(k) for k in set(of_row)]
-    assert len(counts) == min(len(others), MOST_TASKS) and set(of_row) <= set(others)
-    assert sum(counts) == batch_size and max(counts) - min(counts) <= 1
-    assert drawn.heads.tolist() == [tasks[k][0] for k in of_row]
-    assert [drawn.tasks[place] for place in drawn.of_row] == [str(k) for k in of_row]
-    assert all(row < tasks[k][1] for k, row in zip(of_row, drawn.inputs[0][:, 1].tolist(), strict=True))
-    with torch.no_grad():  # nothing moved: the stored outputs are those of the drawn rows
-        torch.testing.assert_close(q.per_row(*drawn.inputs, heads=drawn.heads), drawn.stored)
+    for _ in range(AT_ONCE + 2):  # the first part is drawn alone, then many at once
+        drawn, rows = regularizer._draw("q")
+        of_row = rows.inputs[0][:, 0].long().tolist()
+        counts = [of_row.count(k) for k in set(of_row)]
+        most = MOST_TASKS if regularizer.strength is None else MOST_TRAINED
+        assert len(counts) == min(len(others), most) and set(of_row) <= set(others)
+        assert sum(counts) == batch_size and max(counts) - min(counts) <= 1
+        assert drawn.heads.tolist() == [tasks[k][0] for k in of_row]
+        assert [drawn.tasks[place] for place in drawn.of_row] == [str(k) for k in of_row]
+        assert all(row < tasks[k][1] for k, row in zip(of_row, rows.inputs[0][:, 1].tolist(), strict=True))
+        with torch.no_grad():  # nothing moved: the stored outputs are those of the drawn rows
+            output = q.per_row(*rows.inputs, heads=drawn.heads)
+            torch.testing.assert_close(output * rows.factor, rows.target)
 
 
 @pytest.mark.parametrize(("batch_size", "most"), [(128, MOST_TASKS), (3, 3)])
 def test_few_tasks_are_drawn_at_a_time_and_each_gets_its_turn(batch_size, most):
     regularizer = holding([(head, 2) for head in range(40)], batch_size)
     regularizer.networks["q"].activate(0)
+    regularizer.strength = None
     seen = np.zeros(40)
     draws = 300
     for _ in range(draws):
-        heads = torch.unique(regularizer._draw("q").heads)
+        regularizer._drawn.clear()  # one part of those that are drawn at once
+        heads = torch.unique(regularizer._draw("q")[0].heads)
         assert len(heads) == most
         seen[heads.numpy()] += 1
     assert seen[0] == 0 and seen[1:].min() > 0.5 * draws * most / 39
@@ -694,20 +700,11 @@ def test_pull_has_a_norm_that_follows_gradient_and_drift(scale, every):
     assert regularizer.watch()["drift/q/task 0"] == pytest.approx(float(square.detach().sqrt()))
 
 
-@given(
-    st.lists(st.lists(st.integers(-9, 9), min_size=1, max_size=4), min_size=1, max_size=3),
-    st.floats(1e-6, 1e6),
-    st.floats(0.0, 10.0),
-)
-def test_scaled_pull_has_the_direction_of_the_slope_and_the_norm_of_the_formula(slope, gradient, drift):
-    tensors = [torch.tensor(row, dtype=torch.float64) for row in slope]
-    got = scaled_pull(tensors, *(torch.tensor(x, dtype=torch.float64) for x in (gradient, drift)))
-    length = math.sqrt(sum(x * x for row in slope for x in row))
-    wanted = 0.0 if length == 0 else gradient * min(PULL * drift, MOST_PULL)
-    for row, pull in zip(slope, got, strict=True):
-        assert pull.tolist() == pytest.approx(
-            [wanted * x / (length or 1.0) for x in row], rel=1e-9, abs=1e-200
-        )
+@given(st.floats(1e-6, 1e6), st.floats(1e-6, 1e6), st.floats(0.0, 10.0))
+def test_pull_factor_gives_the_norm_of_the_formula(length, gradient, drift):
+    got = length * pull_factor(length, gradient, drift)
+    assert got == pytest.approx(gradient * min(PULL * drift, MOST_PULL))
+    assert pull_factor(0.0, gradient, drift) == 0.0
 
 
 def test_no_pull_where_the_learner_does_not_train_the_trunk():
@@ -720,9 +717,9 @@ def test_no_pull_where_the_learner_does_not_train_the_trunk():
     assert all(p.grad is None for p in q.parameters())
     train_step(q)
     q.trunk[0].weight.grad[0, 0] = torch.inf  # the step guard will refuse the step; the mean stays clean
-    regularizer._gradient["q"] = torch.tensor(2.0, dtype=torch.float64)
+    regularizer._gradient["q"] = 2.0
     optimizer.step()
-    assert regularizer._gradient["q"].item() == 2.0
+    assert regularizer._gradient["q"] == 2.0
 
 
 def test_running_mean_is_saved_and_going_on_is_exact(tmp_path):

@@ -421,6 +421,7 @@ class _FiniteLook:
             parts = given if isinstance(given, dict) else {"": given}
             columns |= {f"{name}[{part!r}]" if part else name: array for part, array in parts.items()}
         self.columns = {name: array for name, array in columns.items() if array.dtype.kind == "f"}
+        self.flat = [(array.reshape(-1), array[0].size) for array in self.columns.values()]  # of whole rings
         # a small ring may be written from end to end between two looks without its position showing it
         self.whole = sum(array.nbytes for array in self.columns.values()) <= SMALL
         self.until: int | None = None  # the first place that was not looked at
@@ -432,12 +433,16 @@ class _FiniteLook:
             count = self.size if self.buffer.full else pos
         else:
             count = (pos - self.until) % self.size
-        more = int(self.one_ring)  # the newest row's next observation has the next row's place
-        steps: Any = slice(pos - count, pos + more)
-        if count and (count > pos or pos + more > self.size):
-            steps = np.arange(pos - count, pos + more) % self.size
-        if count and not all_finite(*[array[steps] for array in self.columns.values()]):
-            self._raise(np.arange(pos - count, pos + more) % self.size)
+        if count:
+            # the newest row's next observation may have the next row's place
+            start, end = pos - count, pos + int(self.one_ring)
+            if start < 0 or end > self.size:
+                places = np.arange(start, end) % self.size
+                finite = all_finite(*[array[places] for array in self.columns.values()])
+            else:
+                finite = all_finite(*[array[start * width : end * width] for array, width in self.flat])
+            if not finite:
+                self._raise(np.arange(start, end) % self.size)
         self.until = pos
 
     def _raise(self, places: np.ndarray) -> None:

@@ -269,7 +269,7 @@ def _with_heads(
     network: nn.Module, layers: Sequence[str], pointer: HeadPointer, call: Call | None
 ) -> HeadedNetwork:
     if isinstance(network, MultiHeadQ):
-        network.pointer = pointer
+        network.pointer = network.heads.pointer = pointer
         return network
     return promote_output_layers(network, layers=layers, pointer=pointer, call=call)
 

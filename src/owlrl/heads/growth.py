@@ -229,6 +229,10 @@ def all_parameters(optimizer: Optimizer) -> list[Tensor]:
 class Owned:
     """The ids of an optimizer's parameters, hidden ones included, for ``id(p) in owned``.
 
+    Args:
+        optimizer: the optimizer.
+        number: which of several it is.
+
     >>> import torch
     >>> from torch import nn
     >>> from owlrl.heads.growth import Owned
@@ -237,13 +241,17 @@ class Owned:
     False
     """
 
-    def __init__(self, optimizer: Optimizer) -> None:
-        self._shown = {id(p) for group in optimizer.param_groups for p in group["params"]}
-        idle = _IDLE.get(optimizer)
-        self._hidden = {} if idle is None else idle.hidden
+    def __init__(self, optimizer: Optimizer, number: int = 0) -> None:
+        self.number = number
+        self._optimizer = optimizer
+        self._known: tuple[set[int], Mapping[int, object]] | None = None
 
     def __contains__(self, number: object) -> bool:
-        return number in self._shown or number in self._hidden
+        if self._known is None:  # many steps never ask
+            idle = _IDLE.get(self._optimizer)
+            shown = {id(p) for group in self._optimizer.param_groups for p in group["params"]}
+            self._known = shown, {} if idle is None else idle.hidden
+        return number in self._known[0] or number in self._known[1]
 
 
 def lend(optimizer: Optimizer, parameters: Iterable[Tensor]) -> None:

@@ -57,9 +57,27 @@ class LinearStack:
         """Every layer on every row: x (B, F) → (H, B, A)."""
         return product_all(x, *self.weights(layers))
 
-    def per_row(self, layers: Sequence[nn.Linear], x: Tensor, heads: Tensor) -> Tensor:
-        """Row ``b`` by layer ``heads[b]``: x (B, F), heads (B,) → (B, A)."""
+    def per_row(
+        self,
+        layers: Sequence[nn.Linear],
+        x: Tensor,
+        heads: Tensor,
+        fixed: dict[LinearStack, tuple[Tensor, ...]] | None = None,
+    ) -> Tensor:
+        """Row ``b`` by layer ``heads[b]``: x (B, F), heads (B,) → (B, A).
+
+        With ``fixed``, where rows' weights are kept, the layers get no gradient.
+        """
         if torch.is_grad_enabled():
+            if fixed is not None:
+                if self not in fixed:
+                    with torch.no_grad():
+                        present, place = occurring(heads)
+                        some = self.weights([layers[k] for k in present], home=False)
+                        fixed[self] = tuple(w[place] for w in some if w is not None)
+                weight, *bias = fixed[self]
+                out = torch.bmm(weight, x.unsqueeze(-1)).squeeze(-1)
+                return out + bias[0] if bias else out
             # only the heads that occur: an idle one must not even get a zero gradient
             present, heads = occurring(heads)
             layers = [layers[k] for k in present]
@@ -83,17 +101,17 @@ class LinearStack:
                 found += [cast(Tensor, layer._parameters[name]) for layer in layers]
         return found
 
-    def weights(self, layers: Sequence[nn.Linear]) -> tuple[Tensor, Tensor | None]:
-        """Weight (H, A, F) and bias (H, A), or None where the layers have no bias."""
+    def weights(self, layers: Sequence[nn.Linear], *, home: bool = True) -> tuple[Tensor, Tensor | None]:
+        """Weight (H, A, F) and bias (H, A), or None without one; copies without ``home``."""
         owners = [layer._parameters for layer in layers]
-        weight = self._stacked("weight", [own["weight"] for own in owners])
+        weight = self._stacked("weight", [own["weight"] for own in owners], home)
         if owners[0]["bias"] is None:
             return weight, None
-        return weight, self._stacked("bias", [own["bias"] for own in owners])
+        return weight, self._stacked("bias", [own["bias"] for own in owners], home)
 
-    def _stacked(self, name: str, found: Sequence[nn.Parameter | None]) -> Tensor:
+    def _stacked(self, name: str, found: Sequence[nn.Parameter | None], home: bool) -> Tensor:
         parameters = cast("Sequence[nn.Parameter]", found)
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() or not home:
             return torch.stack(list(parameters))
         if len(parameters) == 1:
             return parameters[0].detach()[None]
@@ -142,7 +160,7 @@ class MultiHeadLinear(nn.Linear):
         layer.__class__ = cls
         promoted = cast(MultiHeadLinear, layer)
         promoted.pointer = pointer
-        promoted.extra_heads = HeadList()
+        promoted.extra_heads = HeadList([], pointer, first=1)
         promoted.stack = LinearStack()
         return promoted
 
@@ -179,8 +197,11 @@ class MultiHeadLinear(nn.Linear):
         if isinstance(index, int):
             if index == 0:
                 return F.linear(input, self.weight, self.bias)
-            return cast(Tensor, self.extra_heads[index - 1](input))
+            # past nn.Module's look for attributes, and its call: a learner's updates come here many times
+            heads = cast("dict[str, nn.Module]", cast(nn.Module, self._modules["extra_heads"])._modules)
+            own = heads[str(index - 1)]._parameters
+            return F.linear(input, cast(Tensor, own["weight"]), own["bias"])
         layers = [self, *cast("list[nn.Linear]", self.extra_heads._modules.values())]
         if isinstance(index, str):
             return self.stack.all_heads(layers, input).flatten(0, 1)
-        return self.stack.per_row(layers, input, index)
+        return self.stack.per_row(layers, input, index, self.pointer.fixed_weights)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from itertools import islice
 from types import CodeType
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
+
+from owlrl.types import HeadPointer
 
 __all__ = ["HeadList", "eval_mode", "probing"]
 
@@ -19,11 +21,53 @@ __all__ = ["HeadList", "eval_mode", "probing"]
 class HeadList(nn.ModuleList):
     """Heads built alike: if the first has no mode, none has, so that `eval_mode` need not visit all of them.
 
+    While the pointer's active head is ``alone``, idle ones are not among ``modules()`` and ``parameters()``,
+    so that what a learner does with all of them at every step (clipping, moving targets) takes the same time
+    for any number of heads. State dicts, copies and moves to a device have all heads at all times.
+
+    Args:
+        heads: the heads.
+        pointer: which of them is active; None for its own.
+        first: the number of the first one.
+
     >>> from torch import nn
     >>> from owlrl.heads.modes import HeadList
-    >>> len(HeadList([nn.Linear(1, 1)]))
-    1
+    >>> from owlrl.types import HeadPointer
+    >>> pointer = HeadPointer()
+    >>> heads = HeadList([nn.Linear(1, 1), nn.Linear(1, 1)], pointer)
+    >>> pointer.alone = True
+    >>> len(heads), len(list(heads.parameters())), len(heads.state_dict())
+    (2, 2, 4)
     """
+
+    def __init__(
+        self, heads: Iterable[nn.Module] = (), pointer: HeadPointer | None = None, first: int = 0
+    ) -> None:
+        super().__init__(heads)
+        self.pointer, self.first = pointer or HeadPointer(), first
+
+    def named_modules(
+        self, memo: set[nn.Module] | None = None, prefix: str = "", remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, nn.Module]]:
+        """All, or with the active head ``alone`` that one."""
+        if not self.pointer.alone:
+            yield from super().named_modules(memo, prefix, remove_duplicate)
+            return
+        yield prefix, self
+        key = str(self.pointer.active - self.first)
+        if key in self._modules:
+            inner = f"{prefix}.{key}" if prefix else key
+            yield from cast(nn.Module, self._modules[key]).named_modules(memo, inner, remove_duplicate)
+
+    def train(self, mode: bool = True) -> HeadList:
+        """Set the mode of all heads, past ``nn.Module.__setattr__``, which looks for much more."""
+        self.__dict__["training"] = mode
+        for head in self._modules.values():
+            if head is not None and not head._modules and type(head).train is nn.Module.train:
+                head.__dict__["training"] = mode
+            elif head is not None:
+                head.train(mode)
+        return self
 
 
 @contextmanager
@@ -74,7 +118,7 @@ def probing(*modules: nn.Module) -> Iterator[None]:
 
 
 def parameters_of(module: nn.Module) -> list[nn.Parameter]:
-    """``list(module.parameters())``, several times faster: for what an update does with many heads."""
+    """``list(module.parameters())`` with all heads, several times faster: for many of them."""
     found: dict[int, nn.Parameter] = {}  # by identity: a parameter may be shared
     waiting = [module]
     while waiting:
@@ -82,6 +126,16 @@ def parameters_of(module: nn.Module) -> list[nn.Parameter]:
         found.update((id(p), p) for p in m._parameters.values() if p is not None)
         waiting.extend(child for child in reversed(m._modules.values()) if child is not None)
     return list(found.values())
+
+
+@contextmanager
+def all_shown(pointer: HeadPointer) -> Iterator[None]:
+    """Idle heads are among ``parameters()`` inside the block."""
+    before, pointer.alone = pointer.alone, False
+    try:
+        yield
+    finally:
+        pointer.alone = before
 
 
 def _in_training(module: nn.Module) -> list[nn.Module]:

@@ -107,7 +107,7 @@ class MultiHeadQ(nn.Module):
         self._factory: HeadFactory = head or (DuelingHead if dueling else nn.Linear)
         self._stacks = (LinearStack(), LinearStack())
         self._found: tuple[int, nn.Module, list[list[nn.Linear]] | None] | None = None
-        self.heads = HeadList([self._new_head(num_actions)])
+        self.heads = HeadList([self._new_head(num_actions)], self.pointer)
         self.register_load_state_dict_pre_hook(_grow_to_state)  # type: ignore[no-untyped-call]
 
     @property
@@ -141,7 +141,8 @@ class MultiHeadQ(nn.Module):
 
     def per_row(self, *inputs: Tensor, heads: Tensor) -> Tensor:
         """Q-values (B, A), row ``b`` by head ``heads[b]``, from one trunk pass."""
-        check_heads("MultiHeadQ.per_row", heads, self.num_heads, len(inputs[0]))
+        if not self.pointer.fixed_weights:  # else they were
+            check_heads("MultiHeadQ.per_row", heads, self.num_heads, len(inputs[0]))
         return self._rows_from(self._features(*inputs), heads)
 
     def add_head(
@@ -209,7 +210,7 @@ class MultiHeadQ(nn.Module):
         gradient would let momentum move an idle head.
         """
         self.pointer.index = check_head("MultiHeadQ.activate", head, self.num_heads)
-        for parameter in self.heads.parameters():
+        for parameter in parameters_of(self.heads):
             parameter.grad = None
 
     def shared_parameters(self) -> dict[str, nn.Parameter]:
@@ -285,7 +286,8 @@ class MultiHeadQ(nn.Module):
             present, place = occurring(heads)
             outputs = pad_columns([self.heads[k](features) for k in present])
             return torch.stack(outputs)[place, torch.arange(len(features), device=features.device)]
-        rows = [s.per_row(layers, features, heads) for s, layers in zip(self._stacks, streams, strict=False)]
+        fixed, pairs = self.pointer.fixed_weights, zip(self._stacks, streams, strict=False)
+        rows = [stack.per_row(layers, features, heads, fixed) for stack, layers in pairs]
         return dueling_q(*rows) if len(rows) == 2 else rows[0]
 
 

@@ -87,8 +87,10 @@ class PromotedNetwork:
 
     def per_row(self, *inputs: Tensor, heads: Tensor) -> Tensor:
         """Outputs (B, A), row ``b`` by head ``heads[b]``."""
-        check_heads("PromotedNetwork.per_row", heads, self.num_heads, len(inputs[0]))
-        if self._uniform():
+        known = bool(self.pointer.fixed_weights)
+        if not known:
+            check_heads("PromotedNetwork.per_row", heads, self.num_heads, len(inputs[0]))
+        if known or self._uniform():
             with self.pointer.at(heads):
                 return self._output(*inputs)
         present, place = occurring(heads)

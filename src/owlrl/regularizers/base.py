@@ -15,7 +15,7 @@ from owlrl._arguments import Arguments
 from owlrl.errors import OwlError, OwlStateError, OwlTypeError, raise_problems
 from owlrl.fisher.importance import weight_problems
 from owlrl.heads.growth import Owned, lend
-from owlrl.heads.modes import parameters_of
+from owlrl.heads.modes import all_shown, parameters_of
 from owlrl.protocols import Consolidation, MultiHead, OffPolicyLearner
 from owlrl.types import check_head
 
@@ -82,6 +82,7 @@ class Regularizer(ABC):
         self.memories: Mapping[str, Any] | None = None
         self._attached: list[tuple[Optimizer, RemovableHandle]] = []
         self._unbound: list[str] = []  # networks of which something is kept and that are not known
+        self._trained: dict[tuple[int, ...], list[str]] = {}  # networks by optimizer
         self._pulls: dict[str, int] = {}  # per network, how often it was pulled
         self._relative: dict[str, Tensor] = {}  # per network, the pull's norm over the gradient's
 
@@ -159,6 +160,7 @@ class Regularizer(ABC):
                 f"{where}: this {type(optimizer).__name__} is attached already, and twice would double the "
                 "penalty; detach() first"
             )
+        self._trained.clear()
         self._attached.append((optimizer, optimizer.register_step_pre_hook(self._before_step)))
 
     def detach(self) -> None:
@@ -172,7 +174,7 @@ class Regularizer(ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """Copies of all that is kept."""
-        return {"kept": _copied(self.kept)}
+        return {"kept": copied(self.kept)}
 
     def load_state_dict(self, state_dict: dict[str, Any], /) -> None:
         """Take over what was kept; if networks are bound, it must fit them."""
@@ -190,7 +192,7 @@ class Regularizer(ABC):
         term = self.term(name) if strength else None
         return None if term is None else strength * term
 
-    def _pull(self, name: str, mine: Container[int], scale: Tensor | None) -> Pull | None:
+    def _pull(self, name: str, mine: Owned, scale: Tensor | None) -> Pull | None:
         """What is added to the gradients of network ``name``, at the parameters whose ids are ``mine``.
 
         ``scale`` is by what the learner's own gradients are still scaled; the pull itself is not.
@@ -210,6 +212,7 @@ class Regularizer(ABC):
 
     def _changed(self) -> None:
         """Called when ``kept`` or the networks were replaced."""
+        self._trained.clear()
         self._unbound = [name for name in _names(self.kept) if name not in self.networks]
 
     def _entry_problems(self, where: str, entry: Any, network: MultiHead | None) -> list[str]:
@@ -224,7 +227,7 @@ class Regularizer(ABC):
         """What a state dict holds, as copies, and all that is wrong with it."""
         if not isinstance(state_dict, Mapping) or not isinstance(state_dict.get("kept"), Mapping):
             return {}, ['state_dict has no "kept"; expected what state_dict() gave']
-        kept: dict[str, dict[str, Any]] = _copied(state_dict["kept"])
+        kept: dict[str, dict[str, Any]] = copied(state_dict["kept"])
         wrong = [task for task, entries in kept.items() if not isinstance(entries, dict)]
         if wrong:
             return {}, [f"kept[{task!r}] cannot be read: expected a dict by network name" for task in wrong]
@@ -313,13 +316,11 @@ class Regularizer(ABC):
         self._refuse_unbound()
         if self.needs_no_gradient:
             return
-        mine = Owned(optimizer)
-        scale: Tensor | None = getattr(
-            optimizer, "grad_scale", None
-        )  # fused optimizers unscale in their step
-        for name, network in self.networks.items():
-            if not _trains(mine, network):
-                continue  # another optimizer's
+        number = next((k for k, (own, _) in enumerate(self._attached) if own is optimizer), 0)
+        mine = Owned(optimizer, number)
+        # fused optimizers unscale in their step
+        scale: Tensor | None = getattr(optimizer, "grad_scale", None)
+        for name in self._trained_by(mine, len(optimizer.param_groups)):
             pull = self._pull(name, mine, scale)
             if pull is not None:
                 self._measure(name, pull, scale)
@@ -328,6 +329,13 @@ class Regularizer(ABC):
             if self._adjusts:
                 self._adjust(name, mine, scale)
         self._finish(optimizer, scale)
+
+    def _trained_by(self, mine: Owned, groups: int) -> list[str]:
+        """The networks of which an optimizer trains a part; looked for once."""
+        key = (mine.number, groups, len(self.networks))
+        if key not in self._trained:
+            self._trained[key] = [name for name, network in self.networks.items() if _trains(mine, network)]
+        return self._trained[key]
 
     @torch.no_grad()
     def _measure(self, name: str, pull: Pull, scale: Tensor | None) -> None:
@@ -340,8 +348,10 @@ class Regularizer(ABC):
 
     @torch.no_grad()
     def _adjust(self, name: str, mine: Container[int], scale: Tensor | None) -> None:
-        named = self.networks[name].module.named_parameters()
-        parameters = {key: p for key, p in named if id(p) in mine and p.grad is not None}
+        network = self.networks[name]
+        with all_shown(network.pointer):
+            named = dict(network.module.named_parameters())
+        parameters = {key: p for key, p in named.items() if id(p) in mine and p.grad is not None}
         factor = 1.0 if scale is None else float(scale)
         gradients = {key: p.grad / factor for key, p in parameters.items() if p.grad is not None}
         for key, gradient in self.adjust(name, gradients).items():
@@ -441,13 +451,13 @@ def _names(kept: Mapping[str, Mapping[str, Any]]) -> list[str]:
     return list(dict.fromkeys(name for entries in kept.values() for name in entries))
 
 
-def _copied(tree: Any) -> Any:
+def copied(tree: Any) -> Any:
     """The same nest with copies of all tensors: parts of one tensor cannot be saved apart."""
     if isinstance(tree, Tensor):
         return tree.detach().clone()
     if isinstance(tree, Mapping):
-        return {key: _copied(value) for key, value in tree.items()}
-    return [_copied(value) for value in tree] if isinstance(tree, list | tuple) else tree
+        return {key: copied(value) for key, value in tree.items()}
+    return [copied(value) for value in tree] if isinstance(tree, list | tuple) else tree
 
 
 def evenly(tensors: tuple[Tensor, ...], at_most: int) -> tuple[Tensor, ...]:
@@ -459,17 +469,18 @@ def evenly(tensors: tuple[Tensor, ...], at_most: int) -> tuple[Tensor, ...]:
     return tuple(x[rows.to(x.device)] for x in tensors)
 
 
-def tensors_of(module: nn.Module) -> dict[str, Tensor]:
+def tensors_of(network: MultiHead) -> dict[str, Tensor]:
     """Parameters and buffers by name, those that share a tensor under each of their names."""
-    return {
-        **dict(module.named_parameters(remove_duplicate=False)),
-        **dict(module.named_buffers(remove_duplicate=False)),
-    }
+    with all_shown(network.pointer):
+        return {
+            **dict(network.module.named_parameters(remove_duplicate=False)),
+            **dict(network.module.named_buffers(remove_duplicate=False)),
+        }
 
 
 def tensor_problems(where: str, stored: Mapping[str, Tensor], network: MultiHead) -> list[str]:
     """Stored tensors that a network does not have, or has in another shape."""
-    found, own = [], tensors_of(network.module)
+    found, own = [], tensors_of(network)
     for name, tensor in stored.items():
         if name not in own:
             found.append(f"{where} has {name!r}, which the network has not")

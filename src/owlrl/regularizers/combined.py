@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
 from torch.optim import Optimizer
 
 from owlrl.errors import OwlStateError, OwlTypeError, OwlValueError, raise_problems
+from owlrl.heads.growth import Owned
 from owlrl.protocols import Consolidation, OffPolicyLearner
 from owlrl.regularizers.base import Pull, Regularizer
 
@@ -134,7 +135,7 @@ class CombinedRegularizer(Regularizer):
     def __repr__(self) -> str:
         return f"CombinedRegularizer([{', '.join(map(repr, self._parts))}])"
 
-    def _pull(self, name: str, mine: Container[int], scale: Tensor | None) -> Pull | None:
+    def _pull(self, name: str, mine: Owned, scale: Tensor | None) -> Pull | None:
         total: dict[int, tuple[Any, Tensor]] = {}
         for part in self._parts:
             pull = part._pull(name, mine, scale)

@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+import math
 import warnings
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from owlrl._arguments import Arguments, own_generator
-from owlrl.errors import NonFiniteError, OwlStateError, OwlTypeError, OwlValueError
+from owlrl.errors import OwlStateError, OwlTypeError, OwlValueError
+from owlrl.heads.growth import Owned
 from owlrl.heads.modes import eval_mode
 from owlrl.memory.task_memory import TaskMemory, gather_rows
 from owlrl.protocols import Consolidation, MultiHead
+from owlrl.regularizers.answers import (
+    CHUNK,
+    answer_loss,
+    answers,
+    comparable,
+    differences,
+    output_spread,
+    outputs_before_and_now,
+    placed,
+    pull_factor,
+)
 from owlrl.regularizers.base import (
     Pull,
     Regularizer,
@@ -26,87 +38,51 @@ from owlrl.regularizers.base import (
     gradient_of,
     strength_of,
     tensor_problems,
-    tensors_of,
 )
 
-__all__ = ["DistillationRegularizer", "distillation_loss", "output_spread"]
+__all__ = ["DistillationRegularizer"]
 
-CHUNK = 1024  # rows answered at once
-MOST_TASKS = 4  # that one batch is drawn from: more would cost, and over updates all have their turn
-PULL = 30.0  # norm of the pull over that of the learner's gradient, per spread of drift
-MOST_PULL = 5.0  # and at most: more leaves later tasks too little to learn with
+MOST_TASKS = 16  # that one batch is drawn from: more would cost, and over time all have their turn
+MOST_TRAINED = 4  # and where heads are trained with the trunk
+AT_ONCE = 32  # comparisons that rows are drawn for at once
+AT_ONCE_BYTES = 2**23  # unless they would take more than this
 AVERAGED = 0.02  # of a new gradient norm in the running mean
 NOTED = 8  # every so many comparisons the drift of each task is noted
 DRIFTED = 3.0  # spreads: so far from its answers, a head chooses other actions
+DRAWN = ("head", "seed", "parts", "used", "then")
 FULL = 50  # notes of such a drift in a row that say that the trunk is full
 
 
-def distillation_loss(output: Tensor, stored: Tensor) -> Tensor:
-    """``mean_b mean_a (output − stored)²``; output (B, A') and stored (B, A) → a scalar.
+class _Rows(NamedTuple):
+    """B rows that are compared at a time: inputs, and what `answer_loss` needs beside outputs (B, A)."""
 
-    Where ``stored`` is −∞ the row's head has no such output: left out of that row's mean.
-
-    >>> import torch
-    >>> from owlrl.regularizers import distillation_loss
-    >>> stored = torch.tensor([[0.0, 2.0], [3.0, -torch.inf]])
-    >>> distillation_loss(torch.tensor([[1.0, 2.0], [5.0, 0.0]]), stored)
-    tensor(2.2500)
-    """
-    return _row_errors(output, stored).mean()
-
-
-def _row_errors(output: Tensor, stored: Tensor) -> Tensor:
-    """``mean_a (output − stored)²`` of each row, (B,)."""
-    width = min(output.shape[1], stored.shape[1])  # either may be padded for a head that no row has
-    output, stored = output[:, :width], stored[:, :width]
-    absent = torch.isneginf(stored)
-    difference = output.masked_fill(absent, 0.0) - stored.masked_fill(absent, 0.0)
-    return difference.square().sum(1) / (~absent).sum(1).clamp(min=1)
-
-
-def output_spread(outputs: Tensor, *, each: bool = False) -> Tensor:
-    """The unit that drift is measured in: how far a head's outputs (N, A) are apart, (A,).
-
-    For Q-values what chooses the action: the root mean square of ``Q(s, a) − mean_a Q(s, a)`` in a row, and
-    of rows the median, since few in which an action is fatal would hide all others. For one output, and with
-    ``each`` (actors and critics), the standard deviation of every output over rows. Spreads below 1 % of the
-    widest output's deviation (with ``each`` 10 %) count as that much.
-
-    >>> import torch
-    >>> from owlrl.regularizers import output_spread
-    >>> q = torch.tensor([[10.0, 12.0], [21.0, 19.0]])
-    >>> output_spread(q), output_spread(q, each=True)
-    (tensor([1., 1.]), tensor([5.5000, 3.5000]))
-    """
-    there = ~torch.isneginf(outputs)
-    values = torch.where(there, outputs, torch.zeros_like(outputs)).double()
-    count = there.sum(0).clamp(min=1)
-    deviation = ((values - values.sum(0) / count) * there).square().sum(0).div(count).sqrt()  # (A,)
-    tiny = 1e-6 * values.abs().max() + 1e-12
-    if each or outputs.shape[1] == 1:
-        return torch.maximum(deviation, 0.1 * deviation.max() + tiny).to(outputs.dtype)
-    centre = values.sum(1, keepdim=True) / there.sum(1, keepdim=True).clamp(min=1)
-    rows = ((values - centre) * there).square().sum(1).div(there.sum(1).clamp(min=1)).sqrt()  # (N,)
-    spread = torch.maximum(rows.median(), 0.01 * deviation.max() + tiny)
-    return spread.expand(outputs.shape[1]).to(outputs.dtype)
-
-
-class _Batch(NamedTuple):
-    """B rows of several tasks: inputs, stored outputs and their unit (B, A), and each row's head (B,)."""
-
-    tasks: list[str]
-    of_row: np.ndarray  # which of the tasks, (B,)
     inputs: tuple[Tensor, ...]
-    stored: Tensor
-    unit: Tensor
-    heads: Tensor
+    target: Tensor
+    factor: Tensor
+
+
+class _Drawn(NamedTuple):
+    """Rows for several comparisons, drawn while ``head`` was active; after loading, only how to again."""
+
+    head: int
+    seed: int
+    parts: int
+    used: int
+    then: int  # parts to draw next time
+    rows: list[_Rows] = []  # noqa: RUF012, never changed
+    tasks: list[str] = []  # noqa: RUF012
+    of_row: np.ndarray | None = None  # which of the tasks, (B,) for each part
+    heads: Tensor | None = None  # and its head, (B,)
+    unit: Tensor | None = None  # (B, A)
+    on: dict[str, nn.Parameter] = {}  # noqa: RUF012, what learns from it
+    fixed: dict[Any, Any] | None = None  # weights of heads that do not
 
 
 class _Compared(NamedTuple):
     """A network's penalty and the parameters it is meant for; those it does not reach stay as they are."""
 
     loss: Tensor
-    on: list[nn.Parameter]
+    on: dict[str, nn.Parameter]
 
 
 class DistillationRegularizer(Regularizer):
@@ -182,7 +158,8 @@ class DistillationRegularizer(Regularizer):
         self._rng = own_generator(self.seed, 0xD157)
         self._held: dict[str, tuple[list[str], np.ndarray]] = {}  # per network: tasks, and their heads
         self._steps: dict[str, int] = {}  # of each network's optimizer, since something is kept
-        self._gradient: dict[str, Tensor] = {}  # running mean of the learner's gradient norm
+        self._drawn: dict[str, _Drawn] = {}  # per network: rows for the next comparisons
+        self._gradient: dict[str, float] = {}  # running mean of the learner's gradient norm
         self._drift: dict[str, dict[str, float]] = {}  # per network and task, in spreads
         self._drifting: dict[str, int] = {}  # notes in a row of a drift that is too large
         self._notes: dict[str, int] = {}
@@ -217,12 +194,13 @@ class DistillationRegularizer(Regularizer):
         return {**super().watch(), **drift}
 
     def state_dict(self) -> dict[str, Any]:
-        """All that is kept, the steps counted, the running means and the generator."""
+        """All that is kept, the steps counted, the running means, the rows drawn and the generator."""
         return {
             "states": self.states,
             **super().state_dict(),
+            "drawn": {name: dict(zip(DRAWN, drawn, strict=False)) for name, drawn in self._drawn.items()},
             "steps": dict(self._steps),
-            "gradient": {name: float(norm) for name, norm in self._gradient.items()},
+            "gradient": dict(self._gradient),
             "generator": dict(self._rng.bit_generator.state),
         }
 
@@ -239,11 +217,12 @@ class DistillationRegularizer(Regularizer):
         arguments.check()
         self._set_kept(kept)
         self._rng = rng
+        self._drawn = {}
+        for name, each in state_dict.get("drawn", {}).items():
+            head, seed, parts, used, then = (int(each[key]) for key in DRAWN)
+            self._drawn[name] = _Drawn(head, seed, parts, used, then)
         self._steps = {name: int(count) for name, count in state_dict.get("steps", {}).items()}
-        gradient = state_dict.get("gradient", {})
-        self._gradient = {
-            name: torch.tensor(float(norm), dtype=torch.float64) for name, norm in gradient.items()
-        }
+        self._gradient = {name: float(norm) for name, norm in state_dict.get("gradient", {}).items()}
         self._drift, self._drifting, self._notes = {}, {}, {}
 
     def __repr__(self) -> str:
@@ -296,8 +275,13 @@ class DistillationRegularizer(Regularizer):
             "like": [x[:0].detach().clone() for x in c.inputs],
         }
 
+    def _set_kept(self, kept: dict[str, dict[str, Any]]) -> None:
+        super()._set_kept(kept)
+        self._drawn.clear()
+
     def _changed(self) -> None:
         super()._changed()
+        self._drawn = {name: drawn._replace(rows=[]) for name, drawn in self._drawn.items()}
         found: dict[str, dict[str, int]] = {}
         for task, entries in self.kept.items():
             for name, entry in entries.items():
@@ -347,33 +331,60 @@ class DistillationRegularizer(Regularizer):
         parts = [self.learner.inputs(name, memory.gather(numbers)) for memory, numbers in pairs]
         return tuple(torch.cat(column) for column in zip(*parts, strict=True))
 
-    def _draw(self, name: str) -> _Batch | None:
-        """Rows spread evenly over tasks of other heads; None if there is none."""
-        network = self.networks[name]
+    def _draw(self, name: str) -> tuple[_Drawn, _Rows] | None:
+        """Rows of tasks of other heads, to be compared now; None if there is none."""
+        head = self.networks[name].pointer.head
+        drawn = self._drawn.get(name)
+        if drawn is None or drawn.head != head or drawn.used == drawn.parts:
+            parts = 1 if drawn is None else drawn.then
+            drawn = _Drawn(head, int(self._rng.integers(2**62)), parts, 0, parts)
+        if not drawn.rows:
+            drawn = self._drawn_rows(name, drawn)
+            if not drawn.rows:
+                return None
+        rows = drawn.rows[drawn.used]
+        self._drawn[name] = drawn._replace(used=drawn.used + 1)
+        return drawn, rows
+
+    def _drawn_rows(self, name: str, drawn: _Drawn) -> _Drawn:
+        """Draw them: each part is spread evenly over the same tasks."""
+        network, rng = self.networks[name], np.random.default_rng(drawn.seed)
         tasks, heads = self._held.get(name, ([], np.zeros(0, np.int64)))
-        others = np.flatnonzero(heads != network.pointer.head)
+        others = rng.permutation(np.flatnonzero(heads != drawn.head))
+        trained = self.strength is not None
+        others = others[: min(MOST_TRAINED if trained else MOST_TASKS, self.batch_size)]
         if not len(others):
-            return None
-        most = min(MOST_TASKS, self.batch_size)
-        if len(others) > most:
-            others = self._rng.choice(others, most, replace=False)
-        counts = np.full(len(others), self.batch_size // len(others))
-        counts[self._rng.permutation(len(others))[: self.batch_size % len(others)]] += 1
-        drawn = {tasks[place]: self._entry_of(name, tasks[place], network) for place in others.tolist()}
+            return drawn
+        entries = {tasks[place]: self._entry_of(name, tasks[place], network) for place in others.tolist()}
+        of_row = np.arange(self.batch_size) % len(others)
+        counts = drawn.parts * np.bincount(of_row)
         index = {
-            task: self._rng.integers(0, len(entry["outputs"]), count)
-            for (task, entry), count in zip(drawn.items(), counts.tolist(), strict=True)
+            task: rng.integers(0, len(entry["outputs"]), count)
+            for (task, entry), count in zip(entries.items(), counts.tolist(), strict=True)
         }
-        of_row = np.repeat(np.arange(len(others)), counts)
-        units = [entry["unit"] for entry in drawn.values()]
-        stored = [_taken(entry["outputs"], index[task]) for task, entry in drawn.items()]
-        return _Batch(
-            list(drawn),
-            of_row,
-            self._inputs(name, drawn, index),
-            torch.cat(_widened(stored, -torch.inf)),
-            _taken(torch.stack(_widened(units, 1.0)), of_row),
-            torch.from_numpy(heads[others].repeat(counts)),
+        # from task by task to part by part
+        order = np.argsort(np.argsort(np.tile(of_row, drawn.parts), kind="stable"))
+        stored = torch.cat(_widened([_taken(e["outputs"], index[t]) for t, e in entries.items()], -torch.inf))
+        inputs = placed(network, tuple(_taken(x, order) for x in self._inputs(name, entries, index)))
+        like = next(network.module.parameters())
+        unit = _taken(torch.stack(_widened([e["unit"] for e in entries.values()], 1.0)), of_row).to(like)
+        each = unit.repeat(drawn.parts, 1)
+        target, factor = comparable(_taken(stored, order).to(like), None if trained else each)
+        pieces = [torch.split(x, self.batch_size) for x in (*inputs, target, factor)]
+        rows = [_Rows(tuple(piece[:-2]), *piece[-2:]) for piece in zip(*pieces, strict=True)]
+        on = dict(network.shared_parameters())
+        for head in heads[others].tolist() if trained else ():
+            on |= network.head_parameters(head)
+        size = sum(x.nbytes for x in inputs) // drawn.parts
+        return drawn._replace(
+            then=max(1, min(AT_ONCE, AT_ONCE_BYTES // max(size, 1))),
+            rows=rows,
+            tasks=list(entries),
+            of_row=of_row,
+            heads=torch.from_numpy(heads[others][of_row]).to(like.device),
+            unit=unit,
+            on=on,
+            fixed=None if trained else {},
         )
 
     def _inputs(
@@ -407,19 +418,18 @@ class DistillationRegularizer(Regularizer):
         """One network's penalty, without its strength; None if no other head is kept."""
         if self.states == "current":
             return self._compare_current(name)
-        batch = self._draw(name)
-        if batch is None:
+        found = self._draw(name)
+        if found is None:
             return None
+        drawn, rows = found
         network = self.networks[name]
-        with eval_mode(network.module):
-            inputs = placed(network, batch.inputs)
-            output = network.per_row(*inputs, heads=batch.heads.to(inputs[0].device))
-        errors = self._errors(name, output, batch.stored, batch.unit, batch.tasks, batch.of_row)
-        drawn = dict.fromkeys(batch.heads.tolist())
-        on = list(network.shared_parameters().values())
-        for head in drawn:
-            on += network.head_parameters(head).values()
-        return _Compared(errors.mean(), on)
+        assert drawn.heads is not None and drawn.unit is not None and drawn.of_row is not None
+        with eval_mode(network.module), network.pointer.fixed(drawn.fixed):
+            output = network.per_row(*rows.inputs, heads=drawn.heads)
+        count = self._notes[name] = self._notes.get(name, -1) + 1
+        if count % NOTED == 0:
+            self._note(name, output, rows, drawn.unit, drawn.tasks, drawn.of_row)
+        return _Compared(answer_loss(output, rows.target, rows.factor), drawn.on)
 
     def _compare_current(self, name: str) -> _Compared | None:
         held = self._held.get(name)
@@ -431,10 +441,10 @@ class DistillationRegularizer(Regularizer):
         inputs = placed(network, self._current_inputs(name, entry["like"]))
         with eval_mode(network.module):
             before, now = outputs_before_and_now(network, entry["head"], entry["weights"], inputs)
-        errors = self._errors(
-            name, now, before, entry["unit"].expand(len(now), -1), [task], np.zeros(len(now), int)
-        )
-        return _Compared(errors.mean(), list(network.shared_parameters().values()))
+        unit = entry["unit"].to(now).expand(len(now), -1)
+        rows = _Rows(inputs, *comparable(before, None if self.strength is not None else unit))
+        self._note(name, now, rows, unit, [task], np.zeros(len(now), int))
+        return _Compared(answer_loss(now, rows.target, rows.factor), dict(network.shared_parameters()))
 
     def _current_inputs(self, name: str, like: list[Tensor]) -> tuple[Tensor, ...]:
         if self.learner is None or self.learner.replay is None:
@@ -453,29 +463,19 @@ class DistillationRegularizer(Regularizer):
             )
         return inputs
 
-    def _errors(
-        self, name: str, output: Tensor, stored: Tensor, unit: Tensor, tasks: list[str], of_row: np.ndarray
-    ) -> Tensor:
-        """Squared differences of each row (B,), in units where there is no strength; drift is noted."""
-        stored, unit = stored.to(output), unit.to(output)
-        count = self._notes[name] = self._notes.get(name, -1) + 1
-        width = min(output.shape[1], stored.shape[1])
-        unit = unit[:, :width]
-        noted = count % NOTED == 0
-        relative = None
-        if self.strength is None or noted:
-            relative = _row_errors(output[:, :width] / unit, stored[:, :width] / unit)
-        if noted and relative is not None:
-            self._note(name, relative.detach(), tasks, of_row)
-        return relative if self.strength is None and relative is not None else _row_errors(output, stored)
-
-    def _note(self, name: str, errors: Tensor, tasks: list[str], of_row: np.ndarray) -> None:
+    @torch.no_grad()
+    def _note(
+        self, name: str, output: Tensor, rows: _Rows, unit: Tensor, tasks: list[str], of_row: np.ndarray
+    ) -> None:
         """Keep the drift of each task that was drawn, and warn when held heads drift for long."""
-        values = errors.double().cpu().numpy()
+        errors = differences(output, rows.target, rows.factor)
+        if self.strength is not None:
+            errors = errors / unit[:, : errors.shape[1]]
+        values = errors.square().sum(1).double().cpu().numpy()
         squares = np.bincount(of_row, weights=values) / np.maximum(np.bincount(of_row), 1)
         drift = self._drift.setdefault(name, {})
-        for task, square in zip(tasks, squares, strict=False):
-            drift[task] = float(np.sqrt(square))
+        for k in np.unique(of_row).tolist():
+            drift[tasks[k]] = float(np.sqrt(squares[k]))
         large = float(np.sqrt(values.mean())) > DRIFTED
         self._drifting[name] = self._drifting.get(name, 0) + 1 if large else 0
         if self._drifting[name] == FULL:
@@ -490,7 +490,7 @@ class DistillationRegularizer(Regularizer):
 
     # --- the pull ---
 
-    def _pull(self, name: str, mine: Container[int], scale: Tensor | None) -> Pull | None:
+    def _pull(self, name: str, mine: Owned, scale: Tensor | None) -> Pull | None:
         if name not in self._held or not strength_of(self.strength, name):
             return None
         self._steps[name] = self._steps.get(name, 0) + 1
@@ -501,54 +501,31 @@ class DistillationRegularizer(Regularizer):
             if found is None:
                 return None
             if self.strength is not None:
-                return gradient_of(self.every * strength_of(self.strength, name) * found.loss, found.on, mine)
+                strength = self.every * strength_of(self.strength, name)
+                return gradient_of(strength * found.loss, found.on.values(), mine)
             return self._relative_pull(name, found, mine, scale)
 
-    def _relative_pull(
-        self, name: str, found: _Compared, mine: Container[int], scale: Tensor | None
-    ) -> Pull | None:
+    def _relative_pull(self, name: str, found: _Compared, mine: Owned, scale: Tensor | None) -> Pull | None:
         """The gradient on the shared parameters, with a norm that follows the learner's (see the class)."""
-        shared = list(self.networks[name].shared_parameters().values())
-        own = [p.grad for p in shared if id(p) in mine and p.grad is not None]
-        parameters, grads = gradient_of(found.loss, shared, mine)
-        if not own or not grads:
+        own = [p.grad for p in found.on.values() if p.grad is not None and id(p) in mine]
+        if not own:
             return None  # the learner does not train the trunk now: no head is in danger
+        parameters, grads = gradient_of(found.loss, found.on.values(), mine)
+        if not grads:
+            return None
         with torch.no_grad():
-            norm = torch.stack(torch._foreach_norm(own)).norm()
-            if scale is not None:
-                norm = norm / scale.to(norm)
-            mean = self._gradient.get(name, norm).to(norm)
-            mean = torch.where(norm.isfinite(), mean + AVERAGED * (norm - mean), mean)
-            self._gradient[name] = mean
-            return parameters, scaled_pull(grads, self.every * mean, found.loss.detach().sqrt())
+            # all numbers in one transfer
+            loss, *norms = torch.stack([found.loss, *torch._foreach_norm([*own, *grads])]).tolist()
+            norm = math.hypot(*norms[: len(own)]) / (1.0 if scale is None else float(scale))
+            mean = self._gradient.setdefault(name, norm if math.isfinite(norm) else 0.0)
+            if math.isfinite(norm):
+                mean = self._gradient[name] = mean + AVERAGED * (norm - mean)
+            factor = pull_factor(math.hypot(*norms[len(own) :]), self.every * mean, math.sqrt(loss))
+            return parameters, list(torch._foreach_mul(grads, factor))
 
 
-def scaled_pull(grads: list[Tensor], gradient: Tensor, drift: Tensor) -> list[Tensor]:
-    """``grads`` with the joint norm ``gradient · min(PULL · drift, MOST_PULL)``; zeros stay zeros."""
-    norm = torch.stack(torch._foreach_norm(grads)).norm()
-    factor = torch.where(norm > 0, gradient * (PULL * drift).clamp(max=MOST_PULL) / norm, 0.0)
-    return [g * factor for g in grads]
-
-
-def answers(name: str, network: MultiHead, head: int, inputs: tuple[Tensor, ...]) -> Tensor:
-    """What ``head`` answers, (N, A), computed in pieces and kept where the inputs are."""
-    home = inputs[0].device
-    with torch.no_grad(), eval_mode(network.module):
-        pieces = [
-            network(*placed(network, tuple(x[start : start + CHUNK] for x in inputs)), head=head).to(home)
-            for start in range(0, len(inputs[0]), CHUNK)
-        ]
-    output = torch.cat(pieces)
-    if output.dim() != 2:
-        raise OwlValueError(
-            f"DistillationRegularizer.remember: network {name!r} gave {tuple(output.shape)}; "
-            "expected (N, outputs)"
-        )
-    if not (output.isfinite() | output.isneginf()).all():
-        raise NonFiniteError(
-            f"DistillationRegularizer.remember: outputs of head {head} of network {name!r} are not finite"
-        )
-    return output
+def _kind(x: Tensor) -> tuple[object, ...]:
+    return (x.shape[1:], "floating" if x.is_floating_point() else x.dtype)
 
 
 def _taken(rows: Tensor, index: np.ndarray) -> Tensor:
@@ -559,30 +536,3 @@ def _widened(rows: list[Tensor], value: float) -> list[Tensor]:
     """All with as many columns as the widest, the others filled with ``value``."""
     width = max(x.shape[-1] for x in rows)
     return [x if x.shape[-1] == width else F.pad(x, (0, width - x.shape[-1]), value=value) for x in rows]
-
-
-def placed(network: MultiHead, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """The inputs where the network's parameters are now, floating ones in their dtype."""
-    like = next(iter(network.module.parameters()))
-    return tuple(x.to(like.device, like.dtype if x.is_floating_point() else x.dtype) for x in inputs)
-
-
-def outputs_before_and_now(
-    network: MultiHead, head: int, weights: Mapping[str, Tensor], inputs: tuple[Tensor, ...]
-) -> tuple[Tensor, Tensor]:
-    """What kept weights answer, ``g_τ ∘ f_old``, and today's trunk through the same head, ``g_τ ∘ f_new``.
-
-    The equation regularizes the trunk and has one g_τ on both sides: the head gets no gradient.
-    """
-    own = tensors_of(network.module)
-    kept = {name: w.to(own[name]) for name, w in weights.items()}
-    fixed = {name: p.detach() for name, p in network.head_parameters(head).items()}
-    with network.pointer.at(head):
-        with torch.no_grad():
-            before: Tensor = functional_call(network.module, kept, inputs)
-        now: Tensor = functional_call(network.module, fixed, inputs)
-    return before, now
-
-
-def _kind(x: Tensor) -> tuple[object, ...]:
-    return (x.shape[1:], "floating" if x.is_floating_point() else x.dtype)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from owlrl._arguments import Arguments
 from owlrl.errors import NonFiniteError, raise_problems
 from owlrl.fisher import squared_gradients
+from owlrl.heads.growth import Owned
 from owlrl.protocols import Consolidation, MultiHead
 from owlrl.regularizers.base import (
     Pull,
@@ -183,7 +184,7 @@ class EWCRegularizer(Regularizer):
         return total
 
     @torch.no_grad()
-    def _pull(self, name: str, mine: Container[int], scale: Tensor | None) -> Pull | None:
+    def _pull(self, name: str, mine: Owned, scale: Tensor | None) -> Pull | None:
         """``λ A (θ − m)`` of what is trained: the gradient of the term in closed form."""
         if name not in self._merged:
             return None

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from owlrl._arguments import Arguments
 from owlrl.errors import OwlStateError
-from owlrl.heads.modes import eval_mode
+from owlrl.heads.modes import all_shown, eval_mode
 from owlrl.protocols import Consolidation, MultiHead
+from owlrl.regularizers.answers import answers, distillation_loss, placed
 from owlrl.regularizers.base import Regularizer, evenly
-from owlrl.regularizers.distillation import answers, distillation_loss, placed
 
 __all__ = ["GEMRegularizer", "project_gradient"]
 
@@ -190,7 +190,8 @@ class GEMRegularizer(Regularizer):
             version, inputs = self._remembered(task, name)
             if entry["version"] != version:  # the memory holds other rows now
                 entry = self.kept[task][name] = self._answered(task, name, network, entry["head"])
-        parameters = dict(network.module.named_parameters())
+        with all_shown(network.pointer):
+            parameters = dict(network.module.named_parameters())
         wanted = [parameters[key] for key in keys]
         with torch.enable_grad(), eval_mode(network.module):
             output = network(*placed(network, inputs), head=entry["head"])

@@ -1,0 +1,132 @@
+"""What heads answered, and how far from it they are: the formulas of distillation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+
+from owlrl.errors import NonFiniteError, OwlValueError
+from owlrl.heads.modes import eval_mode
+from owlrl.protocols import MultiHead
+from owlrl.regularizers.base import tensors_of
+
+__all__ = ["distillation_loss", "output_spread"]
+
+CHUNK = 1024  # rows answered at once
+PULL = 30.0  # norm of the pull over that of the learner's gradient, per spread of drift
+MOST_PULL = 5.0  # and at most: more leaves later tasks too little to learn with
+
+
+def distillation_loss(output: Tensor, stored: Tensor) -> Tensor:
+    """``mean_b mean_a (output − stored)²``; output (B, A') and stored (B, A) → a scalar.
+
+    Where ``stored`` is −∞ the row's head has no such output: left out of that row's mean.
+
+    >>> import torch
+    >>> from owlrl.regularizers import distillation_loss
+    >>> stored = torch.tensor([[0.0, 2.0], [3.0, -torch.inf]])
+    >>> distillation_loss(torch.tensor([[1.0, 2.0], [5.0, 0.0]]), stored)
+    tensor(2.2500)
+    """
+    return answer_loss(output, *comparable(stored))
+
+
+def comparable(stored: Tensor, unit: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Target and factor (B, A) for stored outputs, in units of ``unit``; 0 where there is no output."""
+    there = ~torch.isneginf(stored)
+    factor = there / there.sum(1, keepdim=True).clamp(min=1).to(stored.dtype).sqrt()
+    if unit is not None:
+        factor = factor / unit
+    return stored.masked_fill(~there, 0.0) * factor, factor
+
+
+def differences(output: Tensor, target: Tensor, factor: Tensor) -> Tensor:
+    """``output · factor − target``, (B, A): a row's sum of squares is the mean over the outputs it has."""
+    if output.shape != target.shape:  # either may be padded for a head that no row has
+        width = min(output.shape[1], target.shape[1])
+        output, target, factor = output[:, :width], target[:, :width], factor[:, :width]
+    return output.masked_fill(factor == 0.0, 0.0) * factor - target
+
+
+def answer_loss(output: Tensor, target: Tensor, factor: Tensor) -> Tensor:
+    """The mean over rows of the sums of squares of `differences`."""
+    return differences(output, target, factor).square().sum() / len(output)
+
+
+def output_spread(outputs: Tensor, *, each: bool = False) -> Tensor:
+    """The unit that drift is measured in: how far a head's outputs (N, A) are apart, (A,).
+
+    For Q-values what chooses the action: the root mean square of ``Q(s, a) − mean_a Q(s, a)`` in a row, and
+    of rows the median, since few in which an action is fatal would hide all others. For one output, and with
+    ``each`` (actors and critics), the standard deviation of every output over rows. Spreads below 1 % of the
+    widest output's deviation (with ``each`` 10 %) count as that much.
+
+    >>> import torch
+    >>> from owlrl.regularizers import output_spread
+    >>> q = torch.tensor([[10.0, 12.0], [21.0, 19.0]])
+    >>> output_spread(q), output_spread(q, each=True)
+    (tensor([1., 1.]), tensor([5.5000, 3.5000]))
+    """
+    there = ~torch.isneginf(outputs)
+    values = torch.where(there, outputs, torch.zeros_like(outputs)).double()
+    count = there.sum(0).clamp(min=1)
+    deviation = ((values - values.sum(0) / count) * there).square().sum(0).div(count).sqrt()  # (A,)
+    tiny = 1e-6 * values.abs().max() + 1e-12
+    if each or outputs.shape[1] == 1:
+        return torch.maximum(deviation, 0.1 * deviation.max() + tiny).to(outputs.dtype)
+    centre = values.sum(1, keepdim=True) / there.sum(1, keepdim=True).clamp(min=1)
+    rows = ((values - centre) * there).square().sum(1).div(there.sum(1).clamp(min=1)).sqrt()  # (N,)
+    spread = torch.maximum(rows.median(), 0.01 * deviation.max() + tiny)
+    return spread.expand(outputs.shape[1]).to(outputs.dtype)
+
+
+def pull_factor(length: float, gradient: float, drift: float) -> float:
+    """What makes a slope of norm ``length`` one of ``gradient · min(PULL · drift, MOST_PULL)``."""
+    return gradient * min(PULL * drift, MOST_PULL) / length if length > 0.0 else 0.0
+
+
+def answers(name: str, network: MultiHead, head: int, inputs: tuple[Tensor, ...]) -> Tensor:
+    """What ``head`` answers, (N, A), computed in pieces and kept where the inputs are."""
+    home = inputs[0].device
+    with torch.no_grad(), eval_mode(network.module):
+        pieces = [
+            network(*placed(network, tuple(x[start : start + CHUNK] for x in inputs)), head=head).to(home)
+            for start in range(0, len(inputs[0]), CHUNK)
+        ]
+    output = torch.cat(pieces)
+    if output.dim() != 2:
+        raise OwlValueError(
+            f"DistillationRegularizer.remember: network {name!r} gave {tuple(output.shape)}; "
+            "expected (N, outputs)"
+        )
+    if not (output.isfinite() | output.isneginf()).all():
+        raise NonFiniteError(
+            f"DistillationRegularizer.remember: outputs of head {head} of network {name!r} are not finite"
+        )
+    return output
+
+
+def placed(network: MultiHead, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """The inputs where the network's parameters are now, floating ones in their dtype."""
+    like = next(iter(network.module.parameters()))
+    return tuple(x.to(like.device, like.dtype if x.is_floating_point() else x.dtype) for x in inputs)
+
+
+def outputs_before_and_now(
+    network: MultiHead, head: int, weights: Mapping[str, Tensor], inputs: tuple[Tensor, ...]
+) -> tuple[Tensor, Tensor]:
+    """What kept weights answer, ``g_τ ∘ f_old``, and today's trunk through the same head, ``g_τ ∘ f_new``.
+
+    The equation regularizes the trunk and has one g_τ on both sides: the head gets no gradient.
+    """
+    own = tensors_of(network)
+    kept = {name: w.to(own[name]) for name, w in weights.items()}
+    fixed = {name: p.detach() for name, p in network.head_parameters(head).items()}
+    with network.pointer.at(head):
+        with torch.no_grad():
+            before: Tensor = functional_call(network.module, kept, inputs)
+        now: Tensor = functional_call(network.module, fixed, inputs)
+    return before, now
