@@ -34,6 +34,8 @@ class StepGuard:
         learner: the learner, its networks bound.
         on_step: called with the number of the step before each step of the first optimizer.
         replay: the replay, whose ``check_new`` is called before each step where it has one.
+        after_update: called when all optimizers have made their steps of an update: after the one that came
+            last in the longest update so far, so not in the first.
 
     >>> import torch
     >>> from torch import nn
@@ -60,7 +62,11 @@ what it is made of, or lower the step size
         learner: OffPolicyLearner,
         on_step: Callable[[int], None] | None = None,
         replay: object = None,
+        after_update: Callable[[], None] | None = None,
     ) -> None:
+        self._after_update = after_update
+        self._update: list[int] = []  # the optimizers that have made their steps in this update
+        self._longest: list[int] = []
         self.steps = 0  # since `begin`
         self.total = 0
         self._on_step = on_step
@@ -73,6 +79,7 @@ what it is made of, or lower the step size
         self._names = {id(optimizer): name for name, optimizer in reversed(named)}
         self._first = next(iter(optimizers), None)
         self._handles = [o.register_step_pre_hook(self._before_step) for o in optimizers.values()]
+        self._handles += [o.register_step_post_hook(self._after_step) for o in optimizers.values()]
         self._idle = [IdleHeads(o) for o in {id(o): o for o in learner.optimizers.values()}.values()]
 
     def begin(self, task: str) -> None:
@@ -141,6 +148,9 @@ what it is made of, or lower the step size
                 "`owl.use(name)`, or owl.unwrap() the learner first"
             )
         counted = id(optimizer) == self._first
+        if counted:
+            self._longest = max(self._update, self._longest, key=len)
+            self._update = []
         self.steps += counted
         self.total += counted
         try:
@@ -152,6 +162,11 @@ what it is made of, or lower the step size
             self.steps -= counted
             self.total -= counted
             raise
+
+    def _after_step(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+        self._update.append(id(optimizer))
+        if self._after_update is not None and self._longest[-1:] == [id(optimizer)]:
+            self._after_update()
 
     def _check_rows(self, optimizer: Optimizer) -> None:
         if self._check_new is None:

@@ -91,14 +91,14 @@ class Stream:
         """How near the evidence for a change is to its threshold, from 0 to 1."""
         return self.finder.suspicion
 
-    def begin(self) -> str:
-        """Get ready; the task to begin with: that of the last block, or the first of all."""
+    def begin(self, *, new: bool = False) -> str:
+        """Get ready; the task to begin with: that of the last block, the first of all, or one not known."""
         owl, detector = self._owl, self.finder.detector
         self._calls, self._wait = 0, 1
         for task, memory in owl.memory.items():
             if task not in detector.tasks and len(memory):
                 detector.learn(task, remembered(memory))
-        known = [self.finder.task, *reversed(owl.tasks)]
+        known = [] if new else [self.finder.task, *reversed(owl.tasks)]
         return next((task for task in known if task in owl.tasks), self._name())
 
     def familiarity(self) -> Familiarity:
@@ -126,6 +126,11 @@ class Stream:
         self._calls = 0
         if self._found is None and not self.finder.suspicion:
             self._copy_head()
+
+    def after_update(self) -> None:
+        """An update is complete: a border, where the learner does not say what is one."""
+        if self.active and not self.borders:
+            self.check()
 
     def check(self) -> None:
         """Between two steps of the learner: look if it is time, and change the task if it has changed."""
@@ -233,6 +238,7 @@ class Streaming:
         detector: Detector | None = None,
         schedule_steps: int | None = None,
         callback: Callback | None = None,
+        new: bool = False,
     ) -> Iterator[Stream]:
         """Learn inside the block while the environment changes its task whenever it likes.
 
@@ -245,25 +251,27 @@ class Streaming:
             schedule_steps: for Stable-Baselines3: a task's own steps over which exploration and step size
                 run, since nobody knows how long a task will be there; by default those of ``learn``.
             callback: called with each `Event`.
+            new: begin with a task that is not known, e.g. where ``policy.unfamiliar`` said so; if its rows
+                turn out to be those of a known task, they go there.
         """
         owl: Any = self
         owl._refuse_inside("stream")
-        _check_stream(owl, detector, callback, schedule_steps)
+        _check_stream(owl, detector, callback, schedule_steps, new)
         if detector is not None:
             owl._stream = Stream(owl, detector)
         stream: Stream = owl._stream
-        name = stream.begin()
+        name = stream.begin(new=new)
         owl._check_entry(name, None)
         if schedule_steps is not None:
             owl.learner.schedule_steps = schedule_steps
-        new = name not in owl.tasks
+        unknown = name not in owl.tasks
         record = owl._record(name, None)
         before, own_before = owl._pointer.head, owl._own_state()
         border = getattr(owl.learner, "at_rollout_end", owl.learner.at_border)
         stop = None
         try:
             owl._enter(name, record)
-            stream.enter(name, new=new)
+            stream.enter(name, new=unknown)
             stream.callback, stream.active = callback, True
             stop = border(stream.check)
             stream.borders = stop is not None
@@ -312,9 +320,10 @@ def _renamed(tree: Any, old: str, new: str) -> Any:
     return new if isinstance(tree, str) and tree == old else tree
 
 
-def _check_stream(owl: Any, detector: object, callback: object, schedule_steps: object) -> None:
+def _check_stream(owl: Any, detector: object, callback: object, schedule_steps: object, new: object) -> None:
     """Raise, naming all that is wrong, before anything is changed."""
     arguments = Arguments("OwlWrapper.stream")
+    arguments.boolean("new", new)
     arguments.instance("detector", detector, Detector, "e.g. owlrl.changes.Contradiction()", none=True)
     arguments.function("callback", callback, "of an Event", none=True)
     arguments.integer("schedule_steps", schedule_steps, none=True)

@@ -137,7 +137,8 @@ replay=TaskScopedReplay, tasks=['left', 'right'])
             raise
         self._pointer.owner = self
         self._initial, self._look_every = self._own_state(), LOOK_EVERY
-        self._guard = StepGuard(learner, self._on_step, self.replay)  # last: sees the regularizer's gradient
+        # last: sees the regularizer's gradient
+        self._guard = StepGuard(learner, self._on_step, self.replay, lambda: self._stream.after_update())
 
     @property
     def current_task(self) -> str | None:
@@ -556,8 +557,6 @@ replay=TaskScopedReplay, tasks=['left', 'right'])
             found, some = self._look(first=step == 1), min(LOOK_ROWS, len(self.replay or ()) // 2)
             rarely = step > 1 and 4 * LOOK_EVERY * found <= some * self._look_every
             self._look_every = 4 * LOOK_EVERY if rarely else LOOK_EVERY
-        elif self._stream.active and not self._stream.borders:
-            self._stream.check()
         if step % self.watch_every == 0:
             numbers = self.numbers()
             self.learner.record(numbers)

@@ -43,7 +43,8 @@ def test_policy_says_so_and_the_fallback_acts():
     policy = owl.policy()
     with pytest.raises(OwlError, match="look_out"):
         _ = policy.unfamiliar
-    policy.look_out(fallback=lambda observation: "fallback")
+    called = []
+    policy.look_out(fallback=lambda observation: "fallback", callback=called.append)
     for sign, expected in ((1, 0.0), (-1, 1.0)):
         world = Line(sign)
         seen, _ = world.reset(seed=0)
@@ -57,3 +58,5 @@ def test_policy_says_so_and_the_fallback_acts():
             seen = after
         assert policy.unfamiliar == pytest.approx(expected, abs=0.01)
         assert (action == "fallback") == (sign == -1)
+        assert policy.events == called and [event.env for event in called] == [0] * (sign == -1)
+    assert called[0].probability > 0.99 and called[0].step > 8

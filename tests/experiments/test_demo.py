@@ -11,7 +11,7 @@ import pytest
 from owlrl.errors import OwlStateError
 from owlrl.experiments import Run
 from owlrl.experiments import demo as module
-from owlrl.experiments.demo import SHOWN, _unwrapped, run_pendulum_demo
+from owlrl.experiments.demo import SHOWN, _unwrapped, run_pendulum_demo, run_stream_demo
 
 
 def test_it_shows_every_method_and_draws(tmp_path, capsys, monkeypatch):
@@ -34,3 +34,11 @@ def test_pictures_need_matplotlib_before_any_training(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(OwlStateError, match=r"pip install .matplotlib"):
         run_pendulum_demo(output=tmp_path / "demo.png")
+
+
+def test_stream_shows_what_came_and_what_was_found(tmp_path):
+    picture = tmp_path / "stream.png"
+    demo = run_stream_demo(arms=2, frames=3_000, output=picture, quiet=True)
+    assert [task for _, task in demo.changes] == ["goal 0", "goal 1", "goal 0"]
+    assert picture.read_bytes().startswith(b"\x89PNG") and demo.scores
+    assert len(demo.table().splitlines()) == 3 + len(demo.events)

@@ -17,7 +17,9 @@ from owlrl.heads.promote import NetworkView
 from owlrl.protocols import Evidence, HeadSelector, OffPolicyLearner
 from owlrl.types import Transitions
 
-__all__ = ["AdaptivePolicy", "TraceStep"]
+__all__ = ["AdaptivePolicy", "TraceStep", "Unfamiliar"]
+
+SURE = 0.99  # probability from which on no task is taken to explain what is seen
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,25 @@ class TraceStep:
     arm: int | np.ndarray
     probabilities: np.ndarray
     losses: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class Unfamiliar:
+    """No learned task explains what is seen: an event of `AdaptivePolicy.look_out`, once per episode.
+
+    Attributes:
+        step: steps observed since `AdaptivePolicy.look_out`.
+        env: which environment, 0 for a single one.
+        probability: that no learned task explains it.
+
+    >>> from owlrl.acting.policy import Unfamiliar
+    >>> Unfamiliar(step=8, env=0, probability=0.995).step
+    8
+    """
+
+    step: int
+    env: int
+    probability: float
 
 
 class AdaptivePolicy:
@@ -97,6 +118,11 @@ class AdaptivePolicy:
         self._make_familiarity = familiarity
         self._familiarity: Familiarity | None = None
         self._fallback: Callable[[Any], Any] | None = None
+        self.events: list[Unfamiliar] = []
+        """When no task explained what was seen, since `look_out`."""
+        self._on_event: Callable[[Unfamiliar], None] | None = None
+        self._observed = 0
+        self._known = np.ones(0, np.bool_)  # (E,) environments without an event in this episode
 
     @property
     def tasks(self) -> list[str]:
@@ -113,12 +139,19 @@ class AdaptivePolicy:
         """How likely each task is to be chosen next, (n,) or (E, n)."""
         return self.selector.probabilities
 
-    def look_out(self, fallback: Callable[[Any], Any] | None = None) -> None:
+    def look_out(
+        self,
+        fallback: Callable[[Any], Any] | None = None,
+        *,
+        callback: Callable[[Unfamiliar], None] | None = None,
+    ) -> None:
         """Compare what is seen with all learned tasks from now on (`owlrl.changes.Familiarity`).
 
         Args:
             fallback: acts instead, ``fallback(observation)``, while no task explains what is seen
                 (`unfamiliar` above 0.99): a safe policy of your own.
+            callback: called with an `Unfamiliar` when that begins, once per episode; they are also
+                kept in ``events``.
         """
         if self._make_familiarity is None:
             raise OwlStateError(
@@ -127,6 +160,8 @@ class AdaptivePolicy:
             )
         self._familiarity, self._fallback = self._make_familiarity(), fallback
         self._familiarity.reset(self._num_envs or 1)
+        self.events, self._on_event, self._observed = [], callback, 0
+        self._known = np.ones(self._num_envs or 1, np.bool_)
 
     @property
     def unfamiliar(self) -> Any:
@@ -156,6 +191,7 @@ class AdaptivePolicy:
         self._ready = True
         if self._familiarity is not None:
             self._familiarity.reset(envs or 1, mask)
+            self._known = np.ones(envs or 1, np.bool_) if mask is None else self._known | mask
 
     def act(self, observation: Any) -> Any:
         """Greedy action of a head drawn now: an int (or array) for one environment, (E, ...) for E."""
@@ -169,7 +205,7 @@ class AdaptivePolicy:
             self.trace.append(TraceStep(arm, probabilities))
         heads = torch.as_tensor(np.atleast_1d(self._heads[arm]), device=batch.device)
         actions = self._learner.act(batch, heads).cpu().numpy()
-        if self._fallback is not None and np.any(strange := self.unfamiliar > 0.99):
+        if self._fallback is not None and np.any(strange := self.unfamiliar > SURE):
             if self._num_envs is None:
                 return self._fallback(observation)
             actions = actions.copy()
@@ -206,19 +242,30 @@ class AdaptivePolicy:
             losses = losses[0]
         self.selector.update(losses, mask=mask)
         if self._familiarity is not None:
-            raw = (np.asarray(o) for o in (observation, next_observation))
-            seen, after = (torch.from_numpy(o if self._num_envs is not None else o[None]) for o in raw)
-            self._familiarity.observe(
-                replace(
-                    transitions,
-                    observation=seen,
-                    next_observation=after,
-                    env=torch.arange(len(transitions)),
-                ),
-                mask,
-            )
+            self._look(self._familiarity, observation, next_observation, transitions, mask)
         if self.trace and self.trace[-1].losses is None:
             self.trace[-1] = replace(self.trace[-1], losses=losses)
+
+    def _look(
+        self,
+        familiarity: Familiarity,
+        observation: Any,
+        next_observation: Any,
+        rows: Transitions,
+        mask: np.ndarray | None,
+    ) -> None:
+        """Compare a step of each environment with all learned tasks."""
+        raw = (np.asarray(o) for o in (observation, next_observation))
+        seen, after = (torch.from_numpy(o if self._num_envs is not None else o[None]) for o in raw)
+        env = torch.arange(len(rows))
+        familiarity.observe(replace(rows, observation=seen, next_observation=after, env=env), mask)
+        self._observed += 1
+        found = familiarity.unfamiliar
+        for number in np.flatnonzero(self._known & (found > SURE)).tolist():
+            self._known[number] = False
+            self.events.append(Unfamiliar(self._observed, number, float(found[number])))
+            if self._on_event is not None:
+                self._on_event(self.events[-1])
 
     def __repr__(self) -> str:
         return f"AdaptivePolicy({self.selector!r}, evidence={self.evidence!r}, tasks={self._tasks})"

@@ -78,7 +78,7 @@ class ContradictionModel:
     def doubt(self) -> float:
         if isinstance(self.index, ExactIndex):
             return 3.0 if self.seen < YOUNG else 1.0
-        return 1.5 if self.seen < MATURE else 1.0
+        return 1.5  # steps of one swing through places that are hardly known contradict together
 
     def judge(self, steps: Steps, *, stride: int = 1) -> Judgement:
         if self.index is None:

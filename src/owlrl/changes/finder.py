@@ -23,6 +23,7 @@ PROBATION = 1024  # rows in which a new task may turn out to be a known one
 LEAST = 8  # comparable rows before a task is recognised
 CONTRADICTED = 0.15  # a task that is contradicted by a larger share of comparable rows is another
 PATIENCE = 160  # rows up to which it waits for one known task to fit better than another
+SOON = 384  # rows after which a task that was entered is no longer thought to be a mistake
 STRANGE = 128  # rows of which a task that has learned enough knows at least a quarter
 
 
@@ -134,6 +135,8 @@ class ChangeFinder:
         self._young: list[Steps] | None = None  # all rows of a task on probation
         self._held: list[tuple[Steps, Judgement]] = []
         self._sums = Sums()  # over the rows that are held
+        self._alarm: tuple[int, float] | None = None  # that waits for more rows
+        self._left = ""  # the task before this one, where its rows said that it was left
         self._recent: list[tuple[Steps, int]] = []  # the newest rows, and how many the task knew of them
 
     @property
@@ -153,9 +156,10 @@ class ChangeFinder:
     def enter(self, task: str, *, new: bool) -> None:
         """The rows that are held, and those that follow, are of ``task``."""
         steps = [steps for steps, _ in self._held]
+        self._left = self.task if steps else ""
         self.task, self.age, self._held = task, 0, []
         self._young = [] if new else None
-        self._sums, self._recent = Sums(), []
+        self._sums, self._recent, self._alarm = Sums(), [], None
         for piece in steps:
             self._learn(piece, self.detector.judge(task, piece))
 
@@ -163,14 +167,14 @@ class ChangeFinder:
         """The rows that are held are of the current task after all."""
         for steps, judgement in self._held:
             self._learn(steps, judgement)
-        self._held, self._sums, self._recent = [], Sums(), []
+        self._held, self._sums, self._recent, self._alarm = [], Sums(), [], None
 
     def see(self, rows: Transitions) -> Change | None:
         """Take in the newest rows; a change, if there was one."""
         steps = self._history.follow(rows)
         judgement = self.detector.judge(self.task, steps, stride=self.detector.stride)
         self._held.append((steps, judgement))
-        alarm = self._sums.add(judgement, self._threshold)
+        alarm = self._alarm or self._sums.add(judgement, self._threshold)
         if alarm is not None:
             return self._decide(*alarm)
         self._release()
@@ -188,7 +192,8 @@ class ChangeFinder:
         count = sum(len(piece) for piece, _ in self._recent)
         if count < STRANGE or 4 * sum(known for _, known in self._recent) >= count:
             return None
-        if len(self.detector.tasks) < 2 or self.detector.open(self.task).doubt > 1.0:
+        model = self.detector.open(self.task)
+        if len(self.detector.tasks) < 2 or not model.mature or model.doubt > 2.0:
             return None
         rows = Steps.joined(piece for piece, _ in self._recent)
         to = self._fitting(rows, np.ones(count, np.bool_), 3 * count // 4)[:1]
@@ -230,7 +235,9 @@ class ChangeFinder:
         begun += later
         fitting = self._fitting(held[begun:], said.contradicts[later:], LEAST)
         if len(fitting) > 1 and len(held) - begun < PATIENCE:
+            self._alarm = begun - later, total
             return None  # more rows will tell; those that are held stay so
+        self._alarm = None
         if begun:
             self._learn(held[:begun], self.detector.judge(self.task, held[:begun]))
         to = fitting[0] if fitting else None
@@ -258,6 +265,8 @@ class ChangeFinder:
                 continue
             if 2 * explained.sum() < wrong.sum() or Sums().add(said, self.detector.threshold / 2) is not None:
                 continue
+            if task == self._left and self.age < SOON:
+                continue  # what led away from it is not to be forgotten
             found.append((comparable - 2 * against, task))
         return [task for _, task in sorted(found, key=lambda each: -each[0])]
 

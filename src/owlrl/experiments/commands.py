@@ -21,7 +21,7 @@ from owlrl.envs.task_sets import CROSSING, PENDULUM
 from owlrl.errors import OwlStateError, OwlValueError
 from owlrl.experiments.comparison import compare, compare_file, plan_of_file
 from owlrl.experiments.config import Run
-from owlrl.experiments.demo import run_demo, run_pendulum_demo
+from owlrl.experiments.demo import run_demo, run_pendulum_demo, run_stream_demo
 from owlrl.experiments.diagnosis import diagnose
 from owlrl.experiments.evaluation import evaluate
 from owlrl.experiments.fanout import unfinished
@@ -511,12 +511,12 @@ class Demo:
     'crossroads'
     """
 
-    name: Literal["crossroads", "pendulum"] = "crossroads"
+    name: Literal["crossroads", "pendulum", "stream"] = "crossroads"
     """which one; it may be said without the option's name"""
     arms: int | None = None
-    """tasks at the crossroads, 2 to 8; 4 if left out"""
+    """tasks at the crossroads, 2 to 8; 4 if left out, 3 in the stream"""
     frames: int | None = None
-    """per task; 30000 at the crossroads, 5000 for the Pendulum"""
+    """per task; 30000 at the crossroads, 5000 for the Pendulum, 15000 in the stream"""
     seed: int = 0
     """of everything"""
     picture: Path = Path("runs/demo.png")
@@ -531,9 +531,10 @@ class Demo:
         chosen: dict[str, Any] = {"arms": self.arms, "frames": self.frames}
         given = {name: value for name, value in chosen.items() if value is not None}
         with repeatable(self.seed):
-            run = run_pendulum_demo if pendulum else run_demo
-            demo = run(seed=self.seed, output=self.picture, **given)
+            runs: dict[str, Any] = {"pendulum": run_pendulum_demo, "stream": run_stream_demo}
+            demo = runs.get(self.name, run_demo)(seed=self.seed, output=self.picture, **given)
         shown = "Return of an episode" if pendulum else "Share of episodes that reached the goal that pays"
+        shown = "What came, hidden, and what was found" if self.name == "stream" else shown
         print(f"\n{shown}:\n\n{demo.table()}\n")
         moving = (
             f" {self.picture.with_suffix('.gif')} shows one episode, the task unknown." if pendulum else ""

@@ -19,7 +19,7 @@ from owlrl import (
     UniformSelector,
 )
 from owlrl._arguments import Arguments
-from owlrl.envs import CrossroadsEnv, TabulatedVectorEnv, TaskSpec, interference
+from owlrl.envs import CrossroadsEnv, SwitchingVectorEnv, TabulatedVectorEnv, TaskSpec, interference
 from owlrl.envs.crossroads import make_star
 from owlrl.experiments.config import Run
 from owlrl.experiments.evaluation import evaluate
@@ -27,8 +27,9 @@ from owlrl.experiments.frames import record_episode, write_gif
 from owlrl.experiments.plots import INK, QUIET, draw_probabilities, new_figure, plain, prepare_picture
 from owlrl.experiments.training import train
 from owlrl.learners import DQN, FAST
+from owlrl.stream import Event
 
-__all__ = ["Demo", "run_demo", "run_pendulum_demo"]
+__all__ = ["Demo", "StreamDemo", "run_demo", "run_pendulum_demo", "run_stream_demo"]
 
 COPIES = 32
 SHADES = ("#222222", "#332288", "#a292f0", "#cccccc")  # of the methods, unlike any head's
@@ -234,6 +235,118 @@ def _draw_tasks(figure: Any, tasks: list[str]) -> None:
         axes.scatter(*place, marker="*", s=130, color="gold", edgecolors=INK, linewidths=0.8)
         axes.set_title(name, fontsize=9)
     figure.supxlabel("tasks that look the same:\nonly the goal that pays (★) differs", fontsize=9, color=INK)
+
+
+@dataclass(frozen=True)
+class StreamDemo:
+    """What a stream found in a hidden sequence of tasks.
+
+    Attributes:
+        changes: the frame at which each true task began, and the task.
+        events: the changes that were found.
+        scores: frames so far, and the share of episodes that ended there at the goal that pays.
+        frames: in all.
+
+    >>> from owlrl.experiments.demo import StreamDemo
+    >>> StreamDemo([(0, "goal 0")], [], [], 100).table()
+    'goal 0 came at frame 0'
+    """
+
+    changes: list[tuple[int, str]]
+    events: list[Event]
+    scores: list[tuple[int, float]]
+    frames: int
+
+    def table(self) -> str:
+        """What came and what was found, as text in the order of time."""
+        told = [(frame, f"{task} came at frame {frame}") for frame, task in self.changes]
+        for event in self.events:
+            kind = "a new one" if event.new else "known"
+            told.append((event.step, f"  found at frame {event.step}: {event.left} -> {event.to}, {kind}"))
+        return "\n".join(line for _, line in sorted(told, key=lambda each: each[0]))
+
+
+def run_stream_demo(
+    *, arms: int = 3, frames: int = 15_000, seed: int = 0, output: Path | None = None, quiet: bool = False
+) -> StreamDemo:
+    """Learn while the goal that pays changes at hidden times, and show what was noticed of it.
+
+    Args:
+        arms: corridors, hence tasks; each comes once, and all but the last one come back.
+        frames: of a task's first visit, about; half of that when it comes back.
+        seed: of everything.
+        output: where the picture goes; None draws none.
+        quiet: no progress bar.
+
+    >>> from owlrl.experiments.demo import run_stream_demo
+    >>> run_stream_demo(arms=2, frames=320, quiet=True).changes[0]
+    (0, 'goal 0')
+    """
+    arguments = Arguments("run_stream_demo")
+    frames, seed = arguments.integer("frames", frames), arguments.integer("seed", seed, least=0)
+    arguments.check()
+    if output is not None:
+        prepare_picture(output)  # not after a minute of training
+    torch.manual_seed(seed)
+    specs = [TaskSpec.of("owlrl/Crossroads-v0", arms=arms, task=k, breadcrumbs=True) for k in range(arms)]
+    envs = {f"goal {k}": TabulatedVectorEnv(spec.table(), COPIES) for k, spec in enumerate(specs)}
+    rng = np.random.default_rng(seed)
+    lengths = [frames] * arms + [frames / 2] * (arms - 1)
+    steps = [max(1, int(n * rng.uniform(0.75, 1.25)) // COPIES) for n in lengths]
+    schedule = list(zip([*envs, *list(envs)[:-1]], steps, strict=True))
+    env = _Scored(envs, schedule=schedule)
+    agent = DQN(env, seed=seed)
+    owl = OwlWrapper(agent)
+    total = COPIES * sum(steps)
+    with owl.stream() as stream:
+        agent.learn(total, progress_bar=not quiet)
+    changes = [(COPIES * step, task) for step, task in env.changes]
+    demo = StreamDemo(changes, list(stream.events), env.scores(), total)
+    if output is not None:
+        _draw_stream(demo, list(envs), output)
+    return demo
+
+
+class _Scored(SwitchingVectorEnv):
+    """Keeps which episodes ended at the goal that pays."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._frames = 0
+        self._ended: list[tuple[int, bool]] = []
+
+    def step(self, actions: Any) -> Any:
+        made = super().step(actions)
+        self._frames += self.num_envs
+        self._ended += [(self._frames, bool(reward > 0.5)) for reward in made[1][made[2] | made[3]]]
+        return made
+
+    def scores(self, together: int = 64) -> list[tuple[int, float]]:
+        """Frames, and the share of successes of so many episodes up to there."""
+        pieces = [self._ended[low : low + together] for low in range(0, len(self._ended), together)]
+        return [(piece[-1][0], float(np.mean([good for _, good in piece]))) for piece in pieces]
+
+
+def _draw_stream(demo: StreamDemo, tasks: list[str], output: Path) -> None:
+    """The true task, the found task and the score over the frames."""
+    figure: Any = new_figure(10, 4.6, what="the picture")
+    above, below = figure.subplots(2, 1, sharex=True, height_ratios=(1, 1.2))
+    edges = [frame for frame, _ in demo.changes] + [demo.frames]
+    true = [tasks.index(task) for _, task in demo.changes]
+    above.stairs(true, edges, baseline=None, lw=7, color="#cccccc", label="true task (hidden)")
+    heads = list(dict.fromkeys(["task 0", *(event.to for event in demo.events)]))
+    found = [0, *(heads.index(event.to) for event in demo.events)]
+    places = [0, *(event.step for event in demo.events), demo.frames]
+    above.stairs(found, places, baseline=None, lw=2, color=SHADES[1], label="found task")
+    above.set(yticks=range(len(tasks)), yticklabels=tasks, ylim=(-0.6, max(len(tasks), len(heads)) - 0.4))
+    above.legend(fontsize=8, frameon=False, loc="upper left")
+    below.plot(*zip(*demo.scores, strict=True), ".-", color="#117733", lw=1) if demo.scores else None
+    below.set(xlabel="frame", ylabel="episodes that reached\nthe goal that pays", ylim=(-0.05, 1.05))
+    for axes in (above, below):
+        for edge in edges[1:-1]:
+            axes.axvline(edge, color=QUIET, lw=0.8, ls=(0, (4, 3)), zorder=0)
+        plain(axes)
+    figure.savefig(output, dpi=130)
 
 
 Row = dict[str, Any]
