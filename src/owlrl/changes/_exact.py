@@ -11,6 +11,7 @@ from owlrl.changes.steps import DEPTHS, Steps, mixed
 
 MOST_KEYS = 2**17  # per depth
 MOST_EVIDENCE = 5.0  # of one step
+CLEAR = 0.02  # share of ambiguous steps below which a third of the usual contradictions tell a change
 
 # of a key: how often it came, how often with a new outcome, whether an event was among them, and
 # its outcomes with their least and largest reward
@@ -52,8 +53,9 @@ class ExactIndex:
             rare[row] = entry[2]
             which[row] = key
             usual[row], among_events[row] = ((entry[1] + a) / (entry[0] + 1) for a in ambiguous[depth])
+        changed = self.changed / 3 if ambiguous[0][0] < CLEAR else self.changed
         evidence = [
-            log_ratio(wrong, each, changed=self.changed, most=MOST_EVIDENCE) for each in (usual, among_events)
+            log_ratio(wrong, each, changed=changed, most=MOST_EVIDENCE) for each in (usual, among_events)
         ]
         evidence[1] *= rare | event
         return Judgement(np.stack(evidence), ~np.isnan(usual), wrong, mixed(which, steps.outcome))

@@ -18,7 +18,7 @@ __all__ = ["Change", "ChangeFinder"]
 MOST_HELD = 2048  # rows under suspicion at most
 NEWEST = 128  # rows that are held without suspicion: a task that learned them would know them
 AT_ONCE = 2  # how often the same step counts in one look: copies side by side meet it together
-IN_ALL = 4  # how often the same contradiction counts
+IN_ALL = 8  # how often the same contradiction counts
 PROBATION = 1024  # rows in which a new task may turn out to be a known one
 LEAST = 8  # comparable rows before a task is recognised
 CONTRADICTED = 0.15  # a task that is contradicted by a larger share of comparable rows is another
@@ -136,7 +136,7 @@ class ChangeFinder:
         self._held: list[tuple[Steps, Judgement]] = []
         self._sums = Sums()  # over the rows that are held
         self._alarm: tuple[int, float] | None = None  # that waits for more rows
-        self._left = ""  # the task before this one, where its rows said that it was left
+        self._left: set[str] = set()  # tasks that rows led away from, one soon after the other
         self._recent: list[tuple[Steps, int]] = []  # the newest rows, and how many the task knew of them
 
     @property
@@ -156,12 +156,14 @@ class ChangeFinder:
     def enter(self, task: str, *, new: bool) -> None:
         """The rows that are held, and those that follow, are of ``task``."""
         steps = [steps for steps, _ in self._held]
-        self._left = self.task if steps else ""
+        soon = self._left if self.age < SOON else set()
+        self._left = {*soon, self.task} if steps else set()
         self.task, self.age, self._held = task, 0, []
         self._young = [] if new else None
         self._sums, self._recent, self._alarm = Sums(), [], None
         for piece in steps:
             self._learn(piece, self.detector.judge(task, piece))
+        self.age = 0
 
     def settle(self) -> None:
         """The rows that are held are of the current task after all."""
@@ -265,7 +267,7 @@ class ChangeFinder:
                 continue
             if 2 * explained.sum() < wrong.sum() or Sums().add(said, self.detector.threshold / 2) is not None:
                 continue
-            if task == self._left and self.age < SOON:
+            if task in self._left and (self.age < SOON if self._young is None else len(self._left) > 1):
                 continue  # what led away from it is not to be forgotten
             found.append((comparable - 2 * against, task))
         return [task for _, task in sorted(found, key=lambda each: -each[0])]
