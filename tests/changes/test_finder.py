@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from owlrl.changes import ChangeFinder, Contradiction
+from owlrl.changes import ChangeFinder, Contradiction, History
 from owlrl.types import Transitions
 from tests.changes.worlds import ball, ring
 
@@ -150,3 +150,21 @@ def test_going_on_from_a_state_is_the_same(make):
         rows = make(1)[low : low + 64]
         assert finder.see(rows) == other.see(rows)
         assert finder.suspicion == other.suspicion and finder.held == other.held
+
+
+def test_known_task_whose_states_the_current_one_never_saw():
+    """Unknown states contradict nothing, but another task knows them."""
+
+    def far(count, seed):
+        rows = ring(3, count, seed=seed)
+        rows.observation.add_(1000)
+        rows.next_observation.add_(1000)
+        return rows
+
+    finder = ChangeFinder(Contradiction())
+    for task, rows in (("near", ring(3, 5000)), ("far", far(5000, 1))):
+        finder.detector.learn(task, History().follow(rows))
+    finder.enter("near", new=False)
+    _, found = follow([ring(3, 1000, seed=2), far(1000, 3), ring(3, 1000, seed=4)], finder=finder)
+    assert [[name for _, name in piece] for piece in found] == [[], ["far"], ["near"]]
+    assert all(delay <= 256 for piece in found for delay, _ in piece)
