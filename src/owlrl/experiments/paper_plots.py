@@ -68,7 +68,7 @@ def completions(results: Iterable[Result], *, policy: str = ORACLE) -> Figure:
         axes.locator_params(axis="x", nbins=3)
         plain(axes)
     panels[0].set_ylabel("checks solved so far", fontsize=9)
-    figure.supxlabel("frames of all tasks so far", fontsize=9)
+    panels[len(panels) // 2].set_xlabel("frames of all tasks so far", fontsize=9)
     handles, names = panels[0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=3, fontsize=8, frameon=False)
     return figure
