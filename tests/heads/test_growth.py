@@ -57,7 +57,8 @@ def test_the_owning_group_grows_and_keeps_its_options():
 
 def test_parameter_names_grow_and_shrink_with_the_parameters():
     layer, new = nn.Linear(2, 1), nn.Linear(2, 1)
-    optimizer = torch.optim.Adam(layer.named_parameters(), lr=0.1)
+    optimizer = torch.optim.Adam(layer.parameters(), lr=0.1)
+    optimizer.param_groups[0]["param_names"] = ["weight", "bias"]  # as torch does since 2.6, given names
     extend_optimizer(optimizer, layer.parameters(), {f"new.{n}": p for n, p in new.named_parameters()})
     assert optimizer.param_groups[0]["param_names"] == ["weight", "bias", "new.weight", "new.bias"]
     step(optimizer, [layer, new])
