@@ -48,7 +48,7 @@ AT_ONCE = 32  # comparisons that rows are drawn for at once
 AT_ONCE_BYTES = 2**23  # unless they would take more than this
 AVERAGED = 0.02  # of a new gradient norm in the running mean
 NOTED = 8  # every so many comparisons the drift of each task is noted
-DRIFTED = 3.0  # spreads: so far from its answers, a head chooses other actions
+DRIFTED = 10.0  # spreads: CartPole runs that keep everything reach 8 while they learn
 DRAWN = ("head", "seed", "parts", "used", "then")
 FULL = 50  # notes of such a drift in a row that say that the trunk is full
 
