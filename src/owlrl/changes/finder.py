@@ -121,7 +121,7 @@ class ChangeFinder:
     ...                        torch.ones(64))
     >>> finder = ChangeFinder(Contradiction())
     >>> finder.enter("task 0", new=True)
-    >>> [finder.see(rows(2)) for _ in range(20)] == [None] * 20
+    >>> [finder.see(rows(2)) for _ in range(80)] == [None] * 80
     True
     >>> finder.see(rows(5))
     Change(to=None, rows=62, confidence=0.999..., merged=False)
