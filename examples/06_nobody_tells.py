@@ -67,6 +67,7 @@ model = SAC("MlpPolicy", env, seed=0, device="cpu", **settings)
 owl = OwlWrapper(model)
 with owl.stream(callback=print) as stream:
     model.learn(sum(steps for _, steps in visits))
+print(f"{len(stream.events)} changes found, {len(owl.tasks)} tasks")
 
 # %% [markdown]
 # Each line is an event: the step at which the change was found, where from and where to, whether that task was new, and how many rows since the change were

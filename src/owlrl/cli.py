@@ -28,7 +28,7 @@ EXAMPLES = {
   owlrl demo
   owlrl demo --arms 6 --seed 1 --picture demo.png
   owlrl demo pendulum
-  owlrl demo stream        # tasks change at hidden times
+  owlrl demo stream
 """,
     "compare": """Compare methods on your own tasks with your own model, as a file of Python says.
 

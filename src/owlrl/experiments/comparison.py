@@ -390,7 +390,7 @@ def _module(path: str, text: str) -> Any:
     sys.modules[name] = module  # before it runs: dataclasses look themselves up there
     directory = str(Path(path).parent)
     if directory not in sys.path:
-        sys.path.insert(0, directory)
+        sys.path.append(directory)  # behind what is installed: a study may be called like a library
     try:
         spec.loader.exec_module(module)
     except BaseException as error:
