@@ -130,4 +130,4 @@ for name in owl.tasks:
     )
 
 # %% [markdown]
-# How changes are found, and what it cannot do: [I do not know when my task changes](../docs/changes.md).
+# How changes are found, and what it cannot do: `docs/changes.md`.

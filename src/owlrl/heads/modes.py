@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import cache
 from itertools import islice
 from types import CodeType
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import nn
@@ -57,7 +57,7 @@ class HeadList(nn.ModuleList):
         key = str(self.pointer.active - self.first)
         if key in self._modules:
             inner = f"{prefix}.{key}" if prefix else key
-            yield from cast(nn.Module, self._modules[key]).named_modules(memo, inner, remove_duplicate)
+            yield from self._modules[key].named_modules(memo, inner, remove_duplicate)
 
     def train(self, mode: bool = True) -> HeadList:
         """Set the mode of all heads, past ``nn.Module.__setattr__``, which looks for much more."""

@@ -221,7 +221,7 @@ class TaskMemory:
         return to_transitions(columns, self._truncation_known)
 
     def rows(self, limit: int | None = None) -> Transitions:
-        """All rows, or ``limit`` different ones spread over all of them; the same ones while `version` is.
+        """All rows, or ``limit`` different ones spread over all of them; the same ones while ``version`` is.
 
         Rows of a segment follow each other; ``index`` are their numbers for `gather`. ``weight`` has mean 1.
         """
@@ -248,7 +248,7 @@ class TaskMemory:
     def gather(self, index: np.ndarray | Tensor) -> Transitions:
         """The rows with these numbers, from 0 to ``len(self) - 1``, as fresh tensors on the CPU.
 
-        Numbers are good while `version` is the same. Over all rows ``weight`` has mean 1.
+        Numbers are good while ``version`` is the same. Over all rows ``weight`` has mean 1.
         """
         numbers = index.numpy(force=True) if isinstance(index, Tensor) else np.asarray(index)
         return gather_rows([self], [numbers])
