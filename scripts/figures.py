@@ -21,6 +21,7 @@ from owlrl.experiments import Result, completions, four_rooms, q_heatmap, select
 from owlrl.experiments.multi_mnist import draw_supervised, supervised_rows
 from owlrl.experiments.plots import INK, QUIET, new_figure, plain
 from owlrl.experiments.summary import Estimate, Group, group_by_run, single_task_scores
+from owlrl.experiments.thousand import draw_thousand, read_rows
 from scripts import compared, rooms
 from scripts.notebook_page import pictures
 from scripts.results_data import ROOT, results_in
@@ -333,6 +334,8 @@ def draw_completions() -> Any:
     return completions([result for group in _of_sc5(*NAMES) for result in group.results])
 
 
+THOUSAND = sorted((ROOT / RUNS / "thousand").glob("*.jsonl"))
+
 # Each figure, and what it is drawn from.
 FIGURES: dict[str, tuple[Callable[[], Any], Sequence[str]]] = {
     "summary": (draw_summary, [GRID]),
@@ -351,6 +354,7 @@ FIGURES: dict[str, tuple[Callable[[], Any], Sequence[str]]] = {
     "completions": (draw_completions, [GRID]),
     "selection-bars": (lambda: selection_bars(_of_sc5(PAPER)[0]), [GRID]),
     "multi-mnist": (lambda: draw_supervised(supervised_rows(ROOT / MULTI_MNIST)), [MULTI_MNIST]),
+    "thousand": (lambda: draw_thousand(list(read_rows(THOUSAND))), [f"{RUNS}/thousand"]),
     "reference-sac": (draw_sac, [f"{RUNS}/sac_returns.jsonl"]),
     **{
         name: (partial(compared.draw, name), [runs, "scripts/compared.py"])

@@ -28,10 +28,10 @@ from functools import partial
 from benchmarks.defaults import RESULTS as DEFAULTS
 from benchmarks.defaults import table as defaults_table
 from benchmarks.mixed_rewards import table as mixed_table
-from owlrl.experiments import paper_tables, selections, study_runs, study_table
+from owlrl.experiments import paper_tables, selections, study_runs, study_table, thousand
 from owlrl.experiments.multi_mnist import supervised_rows, supervised_table
 from scripts import compared
-from scripts.figures import GRID, MULTI_MNIST, NAMES, RUNS, groups_of, summary_table
+from scripts.figures import GRID, MULTI_MNIST, NAMES, RUNS, THOUSAND, groups_of, summary_table
 from scripts.results_data import ROOT, results_in
 
 PAGES = [*sorted((ROOT / "docs" / "results").glob("*.md")), ROOT / "docs" / "paper.md"]
@@ -68,6 +68,7 @@ BLOCKS = {
     "paper-selection": selection_table,
     "paper-multi-mnist": lambda: supervised_table(supervised_rows(ROOT / MULTI_MNIST)),
     "paper-mixed": mixed_table,
+    "study-thousand": lambda: f"\n{thousand.table(list(thousand.read_rows(THOUSAND)))}\n\n",
     **{f"study-{name}": partial(compared.block, name) for name in compared.STUDIES},
 }
 

@@ -74,7 +74,7 @@ def reach_scores(returns: npt.ArrayLike, goals: Goals, of: Goals) -> Scores:
 def blind_start(goals: Goals, of: Goals) -> Scores:
     """The score (n,) of whoever learns the goal from the first reward: it stays in the middle for that step.
 
-    Goals are as likely on every side, so no first step does better in the mean over goals drawn evenly.
+    Of many goals drawn evenly as many are on every side, so no first step does better in their mean.
 
     >>> import numpy as np
     >>> from owlrl.experiments.thousand import blind_start
@@ -319,11 +319,11 @@ def draw_thousand(rows: Sequence[dict[str, Any]]) -> Figure:
         )
         points = [(row["tasks"], row[mode]["score"]["mean"]) for row in of if mode in row]
         scores.plot(*zip(*points, strict=True), label=name, **style) if points else None
-    scores.set(xscale="log", xlabel="tasks learned", ylabel="score, mean over tasks", ylim=(-0.6, 1.05))
-    scores.legend(frameon=False, fontsize="small", loc="lower left")
+    scores.set(xscale="log", xlabel="tasks learned", ylabel="score, mean over tasks", ylim=(-1.2, 1.05))
+    scores.legend(frameon=False, fontsize="small", loc="center right")
     for axes, name, text in ((cost, "ms per update", "ms per update"), (kept, "MB kept", "MB on disk")):
         axes.plot([row["tasks"] for row in own], [row[name] for row in own], marker="o", markersize=3.0)
-        axes.set(xscale="log", xlabel="tasks learned", ylabel=text)
+        axes.set(xlabel="tasks learned", ylabel=text)
         axes.set_ylim(bottom=0.0)
     for axes in (scores, cost, kept):
         plain(axes)
