@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from functools import partial
+from pathlib import Path
 
 import gymnasium
 import numpy as np
@@ -409,6 +411,16 @@ def test_a_file_gives_the_same_study(tmp_path):
         "plain": 40,
         "shifted": 40,
     }
+
+
+def test_studies_of_the_package_do_not_hide_libraries(tmp_path):
+    before, package = list(sys.path), Path(module.__file__).parent
+    module.plan_of_file(package / "cheetah.py", seeds=1)
+    assert str(package) not in sys.path
+    own = write_study(tmp_path)
+    module.plan_of_file(own, seeds=1)
+    assert sys.path == [*before, str(own.parent)]
+    sys.path.remove(str(own.parent))
 
 
 def test_a_file_with_a_function(tmp_path):

@@ -9,7 +9,7 @@ from owlrl.experiments import minatar
 
 
 def test_games_have_one_form_and_a_seed_decides_them():
-    pytest.importorskip("minatar")
+    pytest.importorskip("minatar.gym")
     for game in minatar.GAMES:
         one, other = minatar.make_one(game), minatar.make_one(game)
         assert one.observation_space.shape == (10, 10, minatar.CHANNELS) and one.action_space.n == 6
@@ -23,7 +23,7 @@ def test_games_have_one_form_and_a_seed_decides_them():
 
 
 def test_the_network_takes_all_channels_of_a_vector_of_games():
-    pytest.importorskip("minatar")
+    pytest.importorskip("minatar.gym")
     env = minatar.make("breakout")
     env.reset(seed=0)
     model = minatar.make_model(env, 0)

@@ -388,9 +388,9 @@ def _module(path: str, text: str) -> Any:
         raise OwlValueError(f"compare: {path} is no file of Python; expected one that ends with .py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # before it runs: dataclasses look themselves up there
-    directory = str(Path(path).parent)
-    if directory not in sys.path:
-        sys.path.append(directory)  # behind what is installed: a study may be called like a library
+    directory = Path(path).resolve().parent
+    if str(directory) not in sys.path and directory != Path(__file__).parent:
+        sys.path.append(str(directory))  # behind what is installed: a study may be called like a library
     try:
         spec.loader.exec_module(module)
     except BaseException as error:
