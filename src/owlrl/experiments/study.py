@@ -549,8 +549,8 @@ def studies_of(trials: Iterable[Trial]) -> list[Study]:
 
 def _clearly_above(returns: Sequence[float], reference: Sequence[float]) -> bool:
     """Whether a mean is above another by two standard errors."""
-    error = np.var(returns) / len(returns) + np.var(reference) / len(reference)
-    return bool(np.mean(returns) - np.mean(reference) > max(2.0 * error**0.5, 1e-9))
+    error = float(np.var(returns) / len(returns) + np.var(reference) / len(reference))
+    return float(np.mean(returns) - np.mean(reference)) > max(2.0 * error**0.5, 1e-9)
 
 
 def _value(number: float) -> str:
