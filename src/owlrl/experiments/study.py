@@ -6,6 +6,7 @@ import csv
 import hashlib
 import io
 import json
+import math
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -550,7 +551,7 @@ def studies_of(trials: Iterable[Trial]) -> list[Study]:
 def _clearly_above(returns: Sequence[float], reference: Sequence[float]) -> bool:
     """Whether a mean is above another by two standard errors."""
     error = float(np.var(returns) / len(returns) + np.var(reference) / len(reference))
-    return float(np.mean(returns) - np.mean(reference)) > max(2.0 * error**0.5, 1e-9)
+    return float(np.mean(returns) - np.mean(reference)) > max(2.0 * math.sqrt(error), 1e-9)
 
 
 def _value(number: float) -> str:
