@@ -28,7 +28,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import ensurepip' 2>/dev/null && $(PYTHON) -m venv $(VENV) \
 		|| { $(PYTHON) -m venv --without-pip $(VENV) \
 		&& $(PYTHON) -m pip --python $(BIN)/python install --quiet pip; }
-	$(BIN)/python -m pip install --quiet --editable ".[cli,cluster,dev,docs,notebooks,plots,recipes,sb3]"
+	$(BIN)/python -m pip install --quiet --editable ".[benchmarks,cli,cluster,dev,docs,mujoco,notebooks,plots,recipes,sb3,tensorboard]"
 	@touch $@
 
 demo: $(STAMP) ## train four tasks that contradict each other, one head against OWL
