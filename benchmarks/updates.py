@@ -3,7 +3,8 @@
     python benchmarks/updates.py [--quick]
 
 Both sides start from the same weights and see the same batch; 0.1's loss is asserted to be ours. FAST is
-trained for a while first: what its optimizer keeps has then the tiny numbers that cost 0.1 time.
+trained for a while first: what its optimizer keeps has then the tiny numbers that cost 0.1 time. The last
+rows are updates in a third task, with two that are held by the default guard.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 import torch
 from common import Row, command, side_by_side
 
+from owlrl import OwlWrapper
 from owlrl.learners import DQN, FAST, PAPER, SAC, SAC_FAST, GridConv
 from owlrl.types import Transitions
 
@@ -73,54 +75,78 @@ def contest(old: Any, build: Any, batch: Transitions, *, quick: bool, calls: int
     return side_by_side(contestants, rounds=7 if quick else 21, calls=calls)
 
 
+def guarded(build: Any, batch: Transitions, *, quick: bool) -> list[Any]:
+    """Times of our update and of ours compiled in a third task, two others held."""
+    agents = [build(compile=False), build(compile=True)]
+    blocks = []  # kept open
+    for agent in agents:
+        owl = OwlWrapper(agent, evidence=None, seed=0)
+        some = rows(agent.env, 500)
+        columns = (some.observation, some.action, some.reward, some.next_observation, some.terminated)
+        for task in ("one", "two", "three"):
+            blocks.append(owl.task(task))
+            blocks[-1].__enter__()
+            for row in zip(*columns, strict=True):
+                agent.replay.add(*(x.numpy() for x in row), False)
+            agent.update(batch)
+            if task != "three":
+                blocks[-1].__exit__(None, None, None)
+    contestants = [lambda agent=agent: agent.update(batch) for agent in agents]
+    times = side_by_side(contestants, rounds=7 if quick else 21, calls=15)
+    for block in blocks[2::3]:
+        block.__exit__(None, None, None)
+    return times
+
+
+IMAGES = Space(gymnasium.spaces.Box(0, 10, (7, 7, 3), np.uint8), gymnasium.spaces.Discrete(3))
+VECTORS = Space(gymnasium.spaces.Box(-1, 1, (8,), np.float32), gymnasium.spaces.Discrete(4))
+PENDULUM = gymnasium.make("Pendulum-v1")
+SMALL_SAC = replace(
+    SAC_FAST, actor_hidden=(64, 64), critic_hidden=(64, 64), batch_size=256, initial_alpha=1.0
+)
+
+
+def paper_dqn(*, compile: bool) -> DQN:
+    return DQN(IMAGES, config=PAPER, trunk=GridConv(), feature_dim=200, device="cpu", compile=compile)
+
+
+def vector_dqn(*, compile: bool) -> DQN:
+    return DQN(VECTORS, config=FAST, device="cpu", compile=compile)
+
+
+def small_sac(*, compile: bool) -> SAC:
+    return SAC(PENDULUM, config=SMALL_SAC, device="cpu", compile=compile)
+
+
 def paper(*, quick: bool) -> list[Any]:
-    env = Space(gymnasium.spaces.Box(0, 10, (7, 7, 3), np.uint8), gymnasium.spaces.Discrete(3))
     old = frozen.dqn_update(
         frozen.GridConv(), 200, 3, dueling=True, rate=PAPER.learning_rate, target_rate=1.0, every=80
     )
-
-    def build(*, compile: bool) -> DQN:
-        return DQN(env, config=PAPER, trunk=GridConv(), feature_dim=200, device="cpu", compile=compile)
-
-    return contest(old, build, rows(env, PAPER.batch_size), quick=quick, calls=40)
+    return contest(old, paper_dqn, rows(IMAGES, PAPER.batch_size), quick=quick, calls=40)
 
 
 def vectors(*, quick: bool) -> list[Any]:
-    env = Space(gymnasium.spaces.Box(-1, 1, (8,), np.float32), gymnasium.spaces.Discrete(4))
     old = frozen.dqn_update(
         frozen.mlp(8), 128, 4, dueling=False, rate=5e-4, target_rate=FAST.target_rate, every=1
     )
-
-    def build(*, compile: bool) -> DQN:
-        return DQN(env, config=FAST, device="cpu", compile=compile)
-
-    return contest(old, build, rows(env, FAST.batch_size), quick=quick, calls=40)
+    return contest(old, vector_dqn, rows(VECTORS, FAST.batch_size), quick=quick, calls=40)
 
 
 def continuous(*, quick: bool) -> list[Any]:
-    env = gymnasium.make("Pendulum-v1")
-    config = replace(
-        SAC_FAST, actor_hidden=(64, 64), critic_hidden=(64, 64), batch_size=256, initial_alpha=1.0
-    )
-    old = frozen.sac_update(3, 1, (64, 64), rate=config.learning_rate, target_rate=config.target_rate)
-
-    def build(*, compile: bool) -> SAC:
-        return SAC(env, config=config, device="cpu", compile=compile)
-
-    return contest(old, build, rows(env, 256), quick=quick, calls=15)
+    old = frozen.sac_update(3, 1, (64, 64), rate=SMALL_SAC.learning_rate, target_rate=SMALL_SAC.target_rate)
+    return contest(old, small_sac, rows(PENDULUM, 256), quick=quick, calls=15)
 
 
 def fast(*, quick: bool) -> list[Any]:
     """After many updates on the same rows: what Adam keeps of 0.1 is then full of tiny numbers."""
-    env = Space(gymnasium.spaces.Box(0, 10, (7, 7, 3), np.uint8), gymnasium.spaces.Discrete(3))
     old = frozen.dqn_update(
         frozen.GridMLP(), 128, 3, dueling=False, rate=5e-4, target_rate=FAST.target_rate, every=1
     )
 
     def build(*, compile: bool) -> DQN:
-        return DQN(env, config=FAST, device="cpu", compile=compile)
+        return DQN(IMAGES, config=FAST, device="cpu", compile=compile)
 
-    return contest(old, build, rows(env, FAST.batch_size, ones=3), quick=quick, calls=15, warm=3000)
+    return contest(old, build, rows(IMAGES, FAST.batch_size, ones=3), quick=quick, calls=15, warm=3000)
 
 
 def main(*, quick: bool = False) -> list[Row]:
@@ -135,6 +161,14 @@ def main(*, quick: bool = False) -> list[Row]:
         old, eager, compiled = measure(quick=quick)
         found.append(Row(f"{name}, against 0.1", old, eager))
         found.append(Row(f"{name}, compile=True, against 0.1", old, compiled))
+    held = {
+        "DQN update, paper's network": (paper_dqn, rows(IMAGES, PAPER.batch_size)),
+        "DQN update, MLP": (vector_dqn, rows(VECTORS, FAST.batch_size)),
+        "SAC update": (small_sac, rows(PENDULUM, 256)),
+    }
+    for name, (build, batch) in held.items():
+        eager, compiled = guarded(build, batch, quick=quick)
+        found.append(Row(f"{name}, two tasks held, compile=True, against eager", eager, compiled))
     return found
 
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from owlrl import MultiHeadQ, OwlWrapper, QLearner
 from owlrl.errors import NonFiniteError, OwlStateError
-from owlrl.step_guard import StepGuard
+from owlrl.step_guard import StepGuard, all_finite
 from tests import own_actor_critic
 from tests.adapters.helpers import BOX, KINDS, Guess, any_model, same, weights
 from tests.own_dqn import Signs, make_script, train
@@ -173,3 +173,14 @@ def test_messages_name_the_optimizer_where_there_are_several():
     ):
         script.log_alpha.data.fill_(1000.0)
         own_actor_critic.train(script, own_actor_critic.Push(), 80)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_numbers_are_looked_at_whatever_torch_makes_by_default(dtype):
+    torch.set_default_dtype(dtype)
+    try:
+        for made in (torch.float32, torch.float64):
+            assert all_finite([torch.ones(2, dtype=made)])
+            assert not all_finite([torch.ones(2, dtype=made), torch.full((1,), torch.nan, dtype=made)])
+    finally:
+        torch.set_default_dtype(torch.float32)

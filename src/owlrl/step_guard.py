@@ -232,7 +232,7 @@ def all_finite(tensors: list[Tensor]) -> bool:
     """
     first = tensors[0]
     if all(x.dtype == first.dtype and x.device == first.device for x in tensors) and first.dtype in PLAIN:
-        found = torch.zeros((), device=first.device)
+        found = torch.zeros((), dtype=torch.float32, device=first.device)
         # what a GradScaler looks with, here for a scale of 1, which changes nothing: faster than a norm
         torch._amp_foreach_non_finite_check_and_unscale_(tensors, found, torch.ones_like(found))
         return not found.item()

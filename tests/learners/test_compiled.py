@@ -1,6 +1,7 @@
 """The compiled gradient is the eager one, for every task, with whatever hangs on the optimizer."""
 
 import copy
+import math
 import pickle
 
 import gymnasium as gym
@@ -9,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from owlrl import EWCRegularizer, OwlWrapper
+from owlrl import DistillationRegularizer, EWCRegularizer, OwlWrapper
 from owlrl.errors import NonFiniteError, OwlError, OwlStateError
 from owlrl.learners import DQN, PAPER, SAC, GridConv, compiled, mlp
 from owlrl.learners.compiled import ActiveParameters, CompiledStep
@@ -146,10 +147,98 @@ def test_a_hundred_compiled_updates_are_eager_ones(build):
     assert far_apart(plain, fast) < 1e-9
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("regularizer", [EWCRegularizer(10.0), "default"])
+@pytest.mark.parametrize("build", [dqn, lambda compile: dqn(compile=compile, paper=True), sac])
+def test_a_hundred_compiled_updates_with_a_pull_are_eager_ones(build, regularizer):
+    agents = [build(compile=compile) for compile in (False, True)]
+    torch.set_default_dtype(torch.float64)
+    try:
+        for agent in agents:
+            owl = OwlWrapper(agent, regularizer=copy.deepcopy(regularizer), evidence=None, seed=0)
+            for task in ("one", "two"):
+                with owl.task(task):
+                    batch = rows(agent, 7, size=64)
+                    columns = (batch.observation, batch.action, batch.reward, batch.next_observation)
+                    for row in zip(*columns, batch.terminated, strict=True):
+                        agent.replay.add(*(x.numpy() for x in row), False)
+                    for k in range(20 if task == "one" else 100):
+                        agent.update(rows(agent, k))
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert far_apart(*agents) < 1e-9
+
+
 @pytest.mark.parametrize("regularizer", [EWCRegularizer(10.0), None])
 def test_regularizers_act(functional, regularizer):
     agents = learned_twice(regularizer)
     assert far_apart(*agents) < 1e-10
+
+
+@pytest.mark.parametrize("regularizer", [EWCRegularizer(10.0), "default"])
+def test_the_pull_is_part_of_the_compiled_step(functional, regularizer, monkeypatch):
+    monkeypatch.setattr(torch.optim.Adam, "step", lambda *_: pytest.fail("Adam made a step of its own"))
+    agent = dqn(compile=True, learning_starts=16, batch_size=16)
+    owl = OwlWrapper(agent, regularizer=regularizer, evidence=None, seed=0)
+    for task in ("one", "two", "three"):
+        before = [p.detach().clone() for p in agent.q.heads[0].parameters()]
+        with owl.task(task):
+            agent.learn(40)
+    assert all(torch.equal(p, b) for p, b in zip(agent.q.heads[0].parameters(), before, strict=True))
+    assert owl.regularizer.watch()["pull/q"] > 0.0
+
+
+def test_what_is_watched_and_saved_of_the_pull_is_the_same(functional):
+    found = []
+    for compile in (False, True):
+        agent = dqn(compile=compile, learning_starts=16, batch_size=16)
+        owl, calls = OwlWrapper(agent, evidence=None, seed=0), []
+        agent.optimizer.register_step_post_hook(Free(calls).after)
+        for task in ("one", "two", "three"):
+            with owl.task(task):
+                agent.learn(40)
+        found.append((owl.regularizer.watch(), owl.regularizer.state_dict(), len(calls)))
+    (watched, state, calls), (others, other, as_many) = found
+    assert watched == pytest.approx(others) and set(watched) >= {"pull/q", "drift/q/one", "drift/q/two"}
+    assert state["gradient"] == pytest.approx(other["gradient"]) and state["gradient"]["q"] > 0
+    assert (state["steps"], state["drawn"], calls) == (other["steps"], other["drawn"], as_many)
+
+
+class Free:
+    """A hook that needs no gradient, and counts."""
+
+    needs_no_gradient = True
+
+    def __init__(self, calls):
+        self.calls = calls
+
+    def after(self, *_):
+        self.calls.append(1)
+
+
+def test_a_pull_of_another_form_is_made_by_a_hook(functional):
+    agents = [dqn(compile=compile, learning_starts=16, batch_size=16) for compile in (False, True)]
+    for agent in agents:
+        held = DistillationRegularizer(0.5, seed=0)  # trains old heads, too
+        owl = OwlWrapper(agent, regularizer=held, evidence=None, seed=0)
+        for task in ("one", "two"):
+            with owl.task(task):
+                agent.learn(40)
+        assert held.fused(agent.optimizer, list(agent.q.parameters())) is None
+    assert far_apart(*agents) < 1e-10
+
+
+def test_a_pull_that_is_not_finite_changes_nothing(functional):
+    agent = dqn(compile=True, learning_starts=16, batch_size=16)
+    owl = OwlWrapper(agent, evidence=None, seed=0)
+    with owl.task("one"):
+        agent.learn(40)
+    with pytest.raises(NonFiniteError, match="the loss is"), owl.task("two"):
+        agent.learn(20)
+        owl.regularizer._gradient["q"] = math.inf
+        before = copy.deepcopy(agent.q.state_dict())
+        agent.update(rows(agent, 0))
+    assert all(torch.equal(before[k], v) for k, v in agent.q.state_dict().items())
 
 
 def test_one_compilation_serves_all_tasks(traced):

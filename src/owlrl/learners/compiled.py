@@ -1,9 +1,9 @@
 """An update as one compiled function: ``DQN(compile=True)`` and ``SAC(compile=True)``.
 
-Targets, loss, backward pass, clipping and Adam's step are compiled together, in the optimizer's own tensors.
-Where something hangs on the optimizer that needs the gradient (a regularizer that holds earlier tasks), and
-for networks of many weights, the function ends with the gradient and the optimizer makes its step itself,
-hooks included.
+Targets, loss, backward pass, clipping, the pull of a regularizer that can be compiled (distillation in its
+default form, EWC) and Adam's step are compiled together, in the optimizer's own tensors. Where something else
+hangs on the optimizer that needs the gradient, and for networks of many weights, the function ends with the
+gradient and the optimizer makes its step itself, hooks included.
 """
 
 from __future__ import annotations
@@ -14,18 +14,21 @@ import math
 import sysconfig
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad_and_value
+from torch.func import functional_call, grad_and_value, vmap
 from torch.optim import Optimizer
 
 from owlrl.errors import OwlStateError, OwlValueError
 from owlrl.heads import MultiHeadLinear, MultiHeadQ
 from owlrl.heads.modes import has_mode, parameters_of
+from owlrl.heads.promote import NetworkView, joined
+from owlrl.regularizers.base import Fused, Regularizer
 
 __all__ = ["ActiveParameters", "CompiledStep", "check_compiles"]
 
@@ -65,7 +68,7 @@ class CompiledStep:
         self.loss = loss
         self.max_norm = max_norm
         self.seconds = 0.0
-        self._functions: dict[object, Callable[..., tuple[Tensor, ...]]] = {}
+        self._functions: dict[object, Callable[..., Any]] = {}
         self._active: list[ActiveParameters] = []
         self._few = True  # weights: then Adam's step is compiled, too
         self._kept: dict[int, tuple[Tensor, Tensor]] = {}  # by id: a parameter, and where its gradient goes
@@ -95,17 +98,11 @@ class CompiledStep:
             self._active = [ActiveParameters(network) for network in networks]
             self._few = sum(parameter.numel() for parameter in self._active[0]()) <= MOST_WEIGHTS
         tensors = [parameters(head) for parameters in self._active]
-        if self._few and (adam := _plain_adam(optimizer)) is not None:
-            for hook in optimizer._optimizer_step_pre_hooks.values():
-                hook(optimizer, (optimizer,), {})  # those that need no gradient
-            if float(self._rate) != adam["lr"]:
-                self._rate = torch.tensor(adam["lr"], dtype=torch.float64)
-            moments = [_state_of(optimizer, parameter) for parameter in tensors[0]]
-            columns = [[state[key] for state in moments] for key in ("exp_avg", "exp_avg_sq", "step")]
-            key = (*adam["betas"], adam["eps"])
-            return self._run(networks, key, tensors, inputs, [*columns, self._rate])
+        plain = _plain_adam(optimizer, tensors[0]) if self._few else None
+        if plain is not None:
+            return self._whole_step(optimizer, networks, tensors, inputs, *plain)
         gradients = [self._gradient(parameter) for parameter in tensors[0]]
-        found = self._run(networks, None, tensors, inputs, gradients)
+        found, _ = self._run(networks, None, None, tensors, inputs, (), gradients)
         for group in optimizer.param_groups:  # zero_grad() would take as long as the step
             for parameter in group["params"]:
                 parameter.grad = None
@@ -115,16 +112,46 @@ class CompiledStep:
             optimizer.step()
         return found
 
-    def _run(self, networks: Sequence[nn.Module], key: Any, *arguments: Any) -> tuple[Tensor, ...]:
+    def _whole_step(
+        self,
+        optimizer: Optimizer,
+        networks: Sequence[nn.Module],
+        tensors: list[list[nn.Parameter]],
+        inputs: tuple[Any, ...],
+        adam: dict[str, Any],
+        fused: Fused | None,
+    ) -> tuple[Tensor, ...]:
+        """With the pull and Adam's step inside; hooks that need no gradient are called as always."""
+        for hook in _free_hooks(optimizer._optimizer_step_pre_hooks):
+            hook(optimizer, (optimizer,), {})
+        if float(self._rate) != adam["lr"]:
+            self._rate = torch.tensor(adam["lr"], dtype=torch.float64)
+        moments = [_state_of(optimizer, parameter) for parameter in tensors[0]]
+        columns = [[state[key] for state in moments] for key in ("exp_avg", "exp_avg_sq", "step")]
+        settings, pulled = (*adam["betas"], adam["eps"]), () if fused is None else fused.inputs()
+        found, told = self._run(networks, settings, fused, tensors, inputs, pulled, [*columns, self._rate])
+        if math.isfinite(float(found[0])):
+            if fused is not None:
+                fused.told(told)
+            for hook in _free_hooks(optimizer._optimizer_step_post_hooks):
+                hook(optimizer, (optimizer,), {})
+        return found
+
+    def _run(
+        self, networks: Sequence[nn.Module], adam: Any, fused: Fused | None, *arguments: Any
+    ) -> tuple[tuple[Tensor, ...], list[Tensor]]:
+        """Loss and further tensors, and what the pull tells; the first call compiles."""
+        key = (adam, None if fused is None else fused.key)
         if key in self._functions:
             with torch.no_grad():
-                return self._functions[key](*arguments)
+                done: tuple[tuple[Tensor, ...], list[Tensor]] = self._functions[key](*arguments)
+                return done
         start = time.perf_counter()
-        self._functions[key] = self._compiled(networks, key)
+        self._functions[key] = self._compiled(networks, adam, fused)
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # torch's own, of what it uses inside
-                found = self._run(networks, key, *arguments)
+                found = self._run(networks, adam, fused, *arguments)
         except Exception as error:  # a module may fail to compile in any way
             del self._functions[key]
             raise OwlStateError(
@@ -141,15 +168,16 @@ class CompiledStep:
         return known[1]
 
     def _compiled(
-        self, networks: Sequence[nn.Module], adam: tuple[float, float, float] | None
-    ) -> Callable[..., tuple[Tensor, ...]]:
+        self, networks: Sequence[nn.Module], adam: tuple[float, float, float] | None, fused: Fused | None
+    ) -> Callable[..., Any]:
         """A function of the networks' tensors, the inputs and what it changes: gradients, or Adam's state."""
         plan, max_norm = _Plan(self.loss, networks), self.max_norm
         names = [[name for name, _ in each.named_parameters()] for each in plan.networks]
+        pull = None if fused is None else partial(fused.pull, _per_row(plan.networks[0], names[0], fused))
 
         def step(
-            tensors: list[list[Tensor]], inputs: tuple[Any, ...], changed: list[Any]
-        ) -> tuple[Tensor, ...]:
+            tensors: list[list[Tensor]], inputs: tuple[Any, ...], pulled: tuple[Any, ...], changed: list[Any]
+        ) -> tuple[tuple[Tensor, ...], list[Tensor]]:
             def loss(first: list[Tensor]) -> tuple[Tensor, tuple[Tensor, ...]]:
                 given = [first, *tensors[1:]]
                 named = {
@@ -162,9 +190,13 @@ class CompiledStep:
 
             found, (value, further) = grad_and_value(loss, has_aux=True)(tensors[0])
             norm = torch.stack([g.norm() for g in found]).norm()
+            told: list[Tensor] = []
             if max_norm is not None:  # as torch.nn.utils.clip_grad_norm_ does it
                 factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
                 found = [g * factor for g in found]
+            if pull is not None:
+                found, told = pull(tensors[0], found, *pulled)
+                norm = norm + torch.stack([g.norm() for g in found]).norm()  # neither may be infinite
             if adam is not None:
                 finite = value.isfinite() & norm.isfinite()
                 means, squares, steps, rate = changed
@@ -172,7 +204,7 @@ class CompiledStep:
             else:
                 for kept, new in zip(changed, found, strict=True):
                     kept.copy_(new)
-            return torch.where(norm.isfinite(), value, norm.to(value)), *further
+            return (torch.where(norm.isfinite(), value, norm.to(value)), *further), told
 
         return _with_torch_compile(step, next(networks[0].parameters()).device)
 
@@ -211,18 +243,79 @@ def _adam_step(
             old.copy_(torch.where(finite, value, old))
 
 
-def _plain_adam(optimizer: Optimizer) -> dict[str, Any] | None:
-    """The settings of an Adam whose step may be made elsewhere: nothing that hangs on it needs a gradient."""
+def _plain_adam(
+    optimizer: Optimizer, parameters: list[nn.Parameter]
+) -> tuple[dict[str, Any], Fused | None] | None:
+    """The settings of an Adam whose step may be made elsewhere, and the pull that is to be made with it.
+
+    Nothing else that hangs on it needs a gradient.
+    """
     if type(optimizer) is not torch.optim.Adam or len(optimizer.param_groups) != 1:
         return None
     (group,) = optimizer.param_groups
-    plain = not (group["weight_decay"] or group["amsgrad"] or group["maximize"])
-    hooks = [*optimizer._optimizer_step_pre_hooks.values(), *optimizer._optimizer_step_post_hooks.values()]
-    free = all(getattr(getattr(hook, "__self__", None), "needs_no_gradient", False) for hook in hooks)
-    # a learning-rate scheduler counts steps by a patch of its optimizer's
-    if not (plain and free) or "step" in vars(optimizer):
+    if group["weight_decay"] or group["amsgrad"] or group["maximize"] or isinstance(group["lr"], Tensor):
         return None
-    return None if isinstance(group["lr"], Tensor) else group
+    before, after = optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks
+    # a learning-rate scheduler counts steps by a patch of its optimizer's
+    if len(_free_hooks(after)) < len(after) or "step" in vars(optimizer):
+        return None
+    bound = [hook for hook in before.values() if not _is_free(hook)]
+    if not bound:
+        return group, None
+    owner = getattr(bound[0], "__self__", None)
+    fused = owner.fused(optimizer, parameters) if isinstance(owner, Regularizer) else None
+    return None if fused is None or len(bound) > 1 else (group, fused)
+
+
+def _is_free(hook: Any) -> bool:
+    return bool(getattr(getattr(hook, "__self__", None), "needs_no_gradient", False))
+
+
+def _free_hooks(hooks: Mapping[int, Any]) -> list[Any]:
+    """Those that need no gradient."""
+    return [hook for hook in hooks.values() if _is_free(hook)]
+
+
+def _per_row(plain: nn.Module, names: list[str], fused: Fused) -> Callable[..., Tensor]:
+    """The network without heads as a function of its parameters and of head weights row by row.
+
+    ``per_row(parameters, heads, *inputs)`` → (B, A); heads are those of the parameters that belong to one, in
+    their order, each (B, ...).
+    """
+    of_head = [names[k] for k in fused.heads]
+    network, view = fused.network, _View(plain, fused.network.module)
+
+    def per_row(parameters: list[Tensor], heads: list[Tensor], *inputs: Tensor) -> Tensor:
+        named, own = dict(zip(names, parameters, strict=True)), dict(zip(of_head, heads, strict=True))
+        shared = {name: x for name, x in named.items() if name not in own}
+        output: Tensor
+        if isinstance(plain, nn.Sequential) and isinstance(
+            network, MultiHeadQ
+        ):  # the trunk once for all rows
+            trunk, head = plain[0], plain[1]
+            features = functional_call(trunk, {n.removeprefix("0."): x for n, x in shared.items()}, inputs)
+            own = {n.removeprefix("1."): x for n, x in own.items()}
+            output = vmap(lambda w, x: functional_call(head, w, (x[None],))[0])(own, features)
+            return output
+        shared, own = ({f"network.{n}": x for n, x in part.items()} for part in (shared, own))
+        output = vmap(lambda w, *x: functional_call(view, {**shared, **w}, tuple(v[None] for v in x))[0])(
+            own, *inputs
+        )
+        return output
+
+    return per_row
+
+
+class _View(nn.Module):
+    """A network whose forward pass is that of a `NetworkView` of it."""
+
+    def __init__(self, network: nn.Module, like: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+        self.call = like._call if isinstance(like, NetworkView) else None
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return joined(self.network(*inputs) if self.call is None else self.call(self.network, *inputs))
 
 
 def _state_of(optimizer: Optimizer, parameter: Tensor) -> dict[str, Tensor]:

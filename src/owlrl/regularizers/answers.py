@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -83,8 +84,14 @@ def output_spread(outputs: Tensor, *, each: bool = False) -> Tensor:
     return spread.expand(outputs.shape[1]).to(outputs.dtype)
 
 
-def pull_factor(length: float, gradient: float, drift: float) -> float:
-    """What makes a slope of norm ``length`` one of ``gradient · min(PULL · drift, MOST_PULL)``."""
+def pull_factor(length: Any, gradient: Any, drift: Any) -> Any:
+    """What makes a slope of norm ``length`` one of ``gradient · min(PULL · drift, MOST_PULL)``.
+
+    Numbers give a number, and tensors of one number, as a compiled step has them, a tensor.
+    """
+    if isinstance(length, Tensor):
+        size = gradient * (PULL * drift).clamp(max=MOST_PULL) / length
+        return torch.where(length > 0.0, size, torch.zeros_like(size))
     return gradient * min(PULL * drift, MOST_PULL) / length if length > 0.0 else 0.0
 
 

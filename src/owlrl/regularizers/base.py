@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Container, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,28 @@ __all__ = ["Regularizer"]
 Strength = float | Mapping[str, float]
 Pull = tuple[list[nn.Parameter], list[Tensor]]  # parameters, and what is added to the gradient of each
 MEASURED = 16  # every so many pulls their size is compared with the learner's gradient, for `watch`
+
+
+class Fused(NamedTuple):
+    """A pull as a pure function, for a step that is compiled as a whole (`owlrl.learners.compiled`).
+
+    Attributes:
+        key: functions with the same key are the same.
+        pull: ``pull(forward, parameters, gradients, *inputs)`` gives the gradients with the pull, and tensors
+            for ``told``; ``forward(parameters, heads, *rows)`` is the network's output (B, A), each row by
+            its weights in ``heads``, each (B, ...).
+        inputs: makes the inputs of the step that comes now.
+        told: is called with the tensors when a step was made.
+        network: the network that is pulled.
+        heads: which of the parameters are those of a head; empty if ``forward`` is not needed.
+    """
+
+    key: Hashable
+    pull: Callable[..., tuple[list[Tensor], list[Tensor]]]
+    inputs: Callable[[], tuple[Any, ...]]
+    told: Callable[[Sequence[Tensor]], None]
+    network: MultiHead
+    heads: tuple[int, ...] = ()
 
 
 class Regularizer(ABC):
@@ -109,6 +131,10 @@ class Regularizer(ABC):
     def needs_no_gradient(self) -> bool:
         """Whether a step may be made without showing its gradient here, e.g. while nothing is kept."""
         return False
+
+    def fused(self, optimizer: Optimizer, parameters: Sequence[nn.Parameter]) -> Fused | None:
+        """The pull as a pure function of the trained ``parameters``, to compile; None if it is none."""
+        return None
 
     @property
     def tasks(self) -> list[str]:
@@ -340,11 +366,23 @@ class Regularizer(ABC):
     @torch.no_grad()
     def _measure(self, name: str, pull: Pull, scale: Tensor | None) -> None:
         """Note how the pull compares with the gradient of the parameters that both reach."""
-        count = self._pulls[name] = self._pulls.get(name, -1) + 1
         both = [(p.grad, g) for p, g in zip(*pull, strict=True) if p.grad is not None]
-        if both and count % MEASURED == 0:
+        if self._is_measured(name) and both:
             own, added = (torch.stack(torch._foreach_norm(list(c))).norm() for c in zip(*both, strict=True))
             self._relative[name] = added * (1.0 if scale is None else scale.to(added)) / own
+
+    def _is_measured(self, name: str) -> bool:
+        """Count a pull; whether its size is to be noted."""
+        count = self._pulls[name] = self._pulls.get(name, -1) + 1
+        return count % MEASURED == 0
+
+    def _only_network(self, optimizer: Optimizer) -> str | None:
+        """The network that an attached optimizer trains, if it is one."""
+        number = next((k for k, (own, _) in enumerate(self._attached) if own is optimizer), None)
+        if number is None:
+            return None
+        names = self._trained_by(Owned(optimizer, number), len(optimizer.param_groups))
+        return names[0] if len(names) == 1 else None
 
     @torch.no_grad()
     def _adjust(self, name: str, mine: Container[int], scale: Tensor | None) -> None:
@@ -390,6 +428,12 @@ def _add(parameters: list[nn.Parameter], grads: list[Tensor], scale: Tensor | No
     for parameter, grad in zip(parameters, grads, strict=True):
         if parameter.grad is None:  # a copy: autograd may share its results, fused optimizers need the layout
             parameter.grad = torch.empty_like(parameter).copy_(grad)
+
+
+def total_norm(tensors: Sequence[Tensor]) -> Tensor:
+    """The norm of all of them together, in float64."""
+    norm: Tensor = torch.stack([x.norm().double() for x in tensors]).norm()
+    return norm
 
 
 def owned(optimizer: Optimizer) -> list[Tensor]:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.func import grad_and_value
+from torch.optim import Optimizer
 
 from owlrl._arguments import Arguments, own_generator
 from owlrl.errors import OwlStateError, OwlTypeError, OwlValueError
@@ -30,6 +33,7 @@ from owlrl.regularizers.answers import (
     pull_factor,
 )
 from owlrl.regularizers.base import (
+    Fused,
     Pull,
     Regularizer,
     Strength,
@@ -38,6 +42,7 @@ from owlrl.regularizers.base import (
     gradient_of,
     strength_of,
     tensor_problems,
+    total_norm,
 )
 
 __all__ = ["DistillationRegularizer"]
@@ -76,6 +81,7 @@ class _Drawn(NamedTuple):
     unit: Tensor | None = None  # (B, A)
     on: dict[str, nn.Parameter] = {}  # noqa: RUF012, what learns from it
     fixed: dict[Any, Any] | None = None  # weights of heads that do not
+    stacked: list[Tensor] = []  # noqa: RUF012, the same row by row, made when asked for
 
 
 class _Compared(NamedTuple):
@@ -163,6 +169,7 @@ class DistillationRegularizer(Regularizer):
         self._drift: dict[str, dict[str, float]] = {}  # per network and task, in spreads
         self._drifting: dict[str, int] = {}  # notes in a row of a drift that is too large
         self._notes: dict[str, int] = {}
+        self._fused: dict[str, tuple[object, Fused | None]] = {}  # per network, and what it was made for
 
     def remember(self, task: str, context: Mapping[str, Consolidation]) -> None:
         """Keep what ``task`` answers now; replaces what was kept of it."""
@@ -185,6 +192,16 @@ class DistillationRegularizer(Regularizer):
         """The mean squared difference on a fresh batch; without a strength, in units of the heads' spread."""
         found = self._compare(name)
         return None if found is None else found.loss
+
+    def fused(self, optimizer: Optimizer, parameters: Sequence[nn.Parameter]) -> Fused | None:
+        """The relative pull of the default form; others train heads, or need more than the parameters."""
+        name = self._only_network(optimizer)
+        if name is None or self.strength is not None or self.states != "memory" or self.every > 1:
+            return None
+        key = (self.networks[name].pointer.head, *map(id, parameters))
+        if name not in self._fused or self._fused[name][0] != key:
+            self._fused[name] = key, self._fused_for(name, parameters)
+        return self._fused[name][1]
 
     def watch(self) -> dict[str, float]:
         """Beside the pull, each head's drift in units of its spread, as ``drift/<network>/<task>``."""
@@ -281,7 +298,8 @@ class DistillationRegularizer(Regularizer):
 
     def _changed(self) -> None:
         super()._changed()
-        self._drawn = {name: drawn._replace(rows=[]) for name, drawn in self._drawn.items()}
+        self._drawn = {name: drawn._replace(rows=[], stacked=[]) for name, drawn in self._drawn.items()}
+        self._fused = {}
         found: dict[str, dict[str, int]] = {}
         for task, entries in self.kept.items():
             for name, entry in entries.items():
@@ -428,7 +446,7 @@ class DistillationRegularizer(Regularizer):
             output = network.per_row(*rows.inputs, heads=drawn.heads)
         count = self._notes[name] = self._notes.get(name, -1) + 1
         if count % NOTED == 0:
-            self._note(name, output, rows, drawn.unit, drawn.tasks, drawn.of_row)
+            self._note(name, self._squares(output, rows, drawn.unit), drawn.tasks, drawn.of_row)
         return _Compared(answer_loss(output, rows.target, rows.factor), drawn.on)
 
     def _compare_current(self, name: str) -> _Compared | None:
@@ -443,7 +461,7 @@ class DistillationRegularizer(Regularizer):
             before, now = outputs_before_and_now(network, entry["head"], entry["weights"], inputs)
         unit = entry["unit"].to(now).expand(len(now), -1)
         rows = _Rows(inputs, *comparable(before, None if self.strength is not None else unit))
-        self._note(name, now, rows, unit, [task], np.zeros(len(now), int))
+        self._note(name, self._squares(now, rows, unit), [task], np.zeros(len(now), int))
         return _Compared(answer_loss(now, rows.target, rows.factor), dict(network.shared_parameters()))
 
     def _current_inputs(self, name: str, like: list[Tensor]) -> tuple[Tensor, ...]:
@@ -464,14 +482,16 @@ class DistillationRegularizer(Regularizer):
         return inputs
 
     @torch.no_grad()
-    def _note(
-        self, name: str, output: Tensor, rows: _Rows, unit: Tensor, tasks: list[str], of_row: np.ndarray
-    ) -> None:
-        """Keep the drift of each task that was drawn, and warn when held heads drift for long."""
+    def _squares(self, output: Tensor, rows: _Rows, unit: Tensor) -> Tensor:
+        """Squared drift of each row (B,), in spreads."""
         errors = differences(output, rows.target, rows.factor)
         if self.strength is not None:
             errors = errors / unit[:, : errors.shape[1]]
-        values = errors.square().sum(1).double().cpu().numpy()
+        return errors.square().sum(1)
+
+    def _note(self, name: str, drifts: Tensor, tasks: list[str], of_row: np.ndarray) -> None:
+        """Keep the drift of each task that was drawn, and warn when held heads drift for long."""
+        values = drifts.double().cpu().numpy()
         squares = np.bincount(of_row, weights=values) / np.maximum(np.bincount(of_row), 1)
         drift = self._drift.setdefault(name, {})
         for k in np.unique(of_row).tolist():
@@ -522,6 +542,82 @@ class DistillationRegularizer(Regularizer):
                 mean = self._gradient[name] = mean + AVERAGED * (norm - mean)
             factor = pull_factor(math.hypot(*norms[len(own) :]), self.every * mean, math.sqrt(loss))
             return parameters, list(torch._foreach_mul(grads, factor))
+
+    def _fused_for(self, name: str, parameters: Sequence[nn.Parameter]) -> Fused | None:
+        network = self.networks[name]
+        active, shared = network.pointer.head, {id(p) for p in network.shared_parameters().values()}
+        own = {id(p): k for k, p in enumerate(network.head_parameters(active).values())}
+        where = tuple(k for k, p in enumerate(parameters) if id(p) in shared)
+        order = {k: own[id(p)] for k, p in enumerate(parameters) if id(p) in own}
+        held = self._held.get(name, ([], np.zeros(0, np.int64)))[1]
+        if len(where) < len(shared) or len(order) < len(own) or not (held != active).any():
+            return None
+        forms = [[p.shape for p in network.head_parameters(k).values()] for k in (active, *held.tolist())]
+        if any(form != forms[0] for form in forms):
+            return None
+        return Fused(
+            ("distillation", where),
+            partial(_fused_pull, where),
+            partial(self._fused_inputs, name, list(order.values())),
+            partial(self._fused_told, name),
+            network,
+            tuple(order),
+        )
+
+    def _fused_inputs(self, name: str, order: list[int]) -> tuple[Any, ...]:
+        """Rows, what the heads answered, those heads' weights row by row, and the mean of gradient norms."""
+        self._steps[name] = self._steps.get(name, 0) + 1
+        found = self._draw(name)
+        assert found is not None  # some other head is held
+        drawn, rows = found
+        if not drawn.stacked:
+            assert drawn.heads is not None
+            network = self.networks[name]
+            heads = [list(network.head_parameters(k).values()) for k in drawn.heads.tolist()]
+            stacked = [torch.stack([own[k].detach() for own in heads]) for k in order]
+            self._drawn[name] = self._drawn[name]._replace(stacked=stacked)
+            drawn = self._drawn[name]
+        mean = torch.tensor(self._gradient.get(name, math.nan), dtype=torch.float64)
+        return rows, drawn.stacked, mean
+
+    def _fused_told(self, name: str, told: Sequence[Tensor]) -> None:
+        numbers, drifts = told
+        mean, own, added = numbers.tolist()
+        self._gradient[name] = mean
+        count, drawn = self._notes.get(name, -1) + 1, self._drawn[name]
+        self._notes[name] = count
+        if count % NOTED == 0:
+            assert drawn.of_row is not None
+            self._note(name, drifts, drawn.tasks, drawn.of_row)
+        if self._is_measured(name):
+            self._relative[name] = torch.tensor(added / own if own else math.inf)
+
+
+def _fused_pull(
+    where: tuple[int, ...],
+    forward: Callable[..., Tensor],
+    parameters: list[Tensor],
+    gradients: list[Tensor],
+    rows: _Rows,
+    heads: list[Tensor],
+    mean: Tensor,
+) -> tuple[list[Tensor], list[Tensor]]:
+    """`_relative_pull` as a pure function; ``where`` among the parameters the shared ones are."""
+
+    def loss(shared: list[Tensor]) -> tuple[Tensor, Tensor]:
+        now = dict(enumerate(parameters)) | dict(zip(where, shared, strict=True))
+        squares = differences(forward(list(now.values()), heads, *rows.inputs), *rows[1:]).square().sum(1)
+        return squares.sum() / len(squares), squares
+
+    slopes, (value, squares) = grad_and_value(loss, has_aux=True)([parameters[k] for k in where])
+    own, length = total_norm([gradients[k] for k in where]), total_norm(slopes)
+    mean = torch.where(mean.isnan(), own, mean)
+    mean = mean + AVERAGED * (own - mean)
+    size = pull_factor(length, mean, value.double().sqrt())
+    found = list(gradients)
+    for k, slope in zip(where, slopes, strict=True):
+        found[k] = found[k] + size.to(slope) * slope
+    return found, [torch.stack([mean, own, size * length]), squares]
 
 
 def _kind(x: Tensor) -> tuple[object, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -17,6 +17,7 @@ from owlrl.fisher import squared_gradients
 from owlrl.heads.growth import Owned
 from owlrl.protocols import Consolidation, MultiHead
 from owlrl.regularizers.base import (
+    Fused,
     Pull,
     Regularizer,
     Strength,
@@ -25,6 +26,7 @@ from owlrl.regularizers.base import (
     owned,
     strength_of,
     tensor_problems,
+    total_norm,
 )
 
 __all__ = ["EWCRegularizer", "ewc_penalty", "merge_terms"]
@@ -182,6 +184,34 @@ class EWCRegularizer(Regularizer):
         for parameter, stiffness, centre in zip(now.parameters, now.stiffness, now.centre, strict=True):
             total = total + ewc_penalty(parameter, stiffness, centre)
         return total
+
+    def fused(self, optimizer: Optimizer, parameters: Sequence[nn.Parameter]) -> Fused | None:
+        """The closed form of `_pull`; not where all gradients are clipped afterwards."""
+        name = self._only_network(optimizer)
+        if name is None or name not in self._merged or self.max_grad_norm is not None:
+            return None
+        now, strength = self._quadratic(name), strength_of(self.strength, name)
+        place = {id(p): k for k, p in enumerate(parameters)}
+        where = tuple(place.get(id(p), -1) for p in now.parameters)
+        if -1 in where:
+            return None
+
+        def pull(
+            _: Any, own: list[Tensor], gradients: list[Tensor], stiffness: list[Tensor], centre: list[Tensor]
+        ) -> tuple[list[Tensor], list[Tensor]]:
+            added = [strength * s * (own[k] - c) for k, s, c in zip(where, stiffness, centre, strict=True)]
+            norms = [total_norm([gradients[k] for k in where]), total_norm(added)]
+            found = list(gradients)
+            for k, each in zip(where, added, strict=True):
+                found[k] = found[k] + each
+            return found, norms
+
+        def told(norms: Sequence[Tensor]) -> None:
+            if self._is_measured(name):
+                self._relative[name] = norms[1] / norms[0]
+
+        inputs = (now.stiffness, now.centre)
+        return Fused(("ewc", strength, where), pull, lambda: inputs, told, self.networks[name])
 
     @torch.no_grad()
     def _pull(self, name: str, mine: Owned, scale: Tensor | None) -> Pull | None:
