@@ -72,7 +72,7 @@ class CompiledStep:
         self._active: list[ActiveParameters] = []
         self._few = True  # weights: then Adam's step is compiled, too
         self._kept: dict[int, tuple[Tensor, Tensor]] = {}  # by id: a parameter, and where its gradient goes
-        self._rate = torch.zeros(())
+        self._rate: tuple[float, Tensor] | None = None
 
     @property
     def name(self) -> str:
@@ -124,12 +124,12 @@ class CompiledStep:
         """With the pull and Adam's step inside; hooks that need no gradient are called as always."""
         for hook in _free_hooks(optimizer._optimizer_step_pre_hooks):
             hook(optimizer, (optimizer,), {})
-        if float(self._rate) != adam["lr"]:
-            self._rate = torch.tensor(adam["lr"], dtype=torch.float64)
+        if self._rate is None or self._rate[0] != adam["lr"]:
+            self._rate = adam["lr"], torch.tensor(adam["lr"], dtype=torch.float64)
         moments = [_state_of(optimizer, parameter) for parameter in tensors[0]]
         columns = [[state[key] for state in moments] for key in ("exp_avg", "exp_avg_sq", "step")]
         settings, pulled = (*adam["betas"], adam["eps"]), () if fused is None else fused.inputs()
-        found, told = self._run(networks, settings, fused, tensors, inputs, pulled, [*columns, self._rate])
+        found, told = self._run(networks, settings, fused, tensors, inputs, pulled, [*columns, self._rate[1]])
         if math.isfinite(float(found[0])):
             if fused is not None:
                 fused.told(told)
@@ -379,8 +379,11 @@ class ActiveParameters:
         if isinstance(q, MultiHeadQ):
             if q.trunk is not self._shared:
                 self._look()
-            own = parameters_of(q.heads[q.pointer.head if head is None else head])
-            return [layer._parameters[name] for layer, name in self._layers] + own
+            own = q.heads._modules[str(q.pointer.head if head is None else head)]
+            found = [layer._parameters[name] for layer, name in self._layers]
+            if type(own) is nn.Linear:  # past parameters_of(): there is nothing to look for
+                return found + [p for p in own._parameters.values() if p is not None]
+            return found + parameters_of(own)
         found = []
         for layer, name in self._layers:
             if isinstance(layer, MultiHeadLinear):

@@ -20,7 +20,7 @@ from owlrl.describe.temperature import TaskTemperature
 from owlrl.describe.trained import Trained
 from owlrl.errors import OwlTypeError
 from owlrl.gaussian import gaussian_nll
-from owlrl.learners.compiled import CompiledStep, check_compiles
+from owlrl.learners.compiled import ActiveParameters, CompiledStep, check_compiles
 from owlrl.learners.config import SAC_FAST, SACConfig
 from owlrl.learners.gaussian import GaussianActor, GaussianCritics
 from owlrl.learners.loop import DescribedLoop, LearningLoop, TaskLoop
@@ -102,6 +102,8 @@ class SAC(LearningLoop):
                 "critic": CompiledStep(self._critic_loss),
                 "actor": CompiledStep(_actor_loss),
             }
+        trained = {"actor": self.actor, "critics": self.critics, "targets": self.targets}
+        self._trained = {name: ActiveParameters(network) for name, network in trained.items()}
         self._average: dict[str, Tensor] = {}  # of the policy's iterates in this task
         self._averaged = 0  # how many they are
 
@@ -164,7 +166,7 @@ class SAC(LearningLoop):
         # the loss, −log α · mean(log π + target entropy), is linear: its gradient needs no backward pass
         self.log_alpha.grad = -(log_prob.mean() + self.target_entropy)
         self.alpha_optimizer.step()
-        _move([*self.targets.parameters()], [*self.critics.parameters()], self.config.target_rate)
+        _move(self._trained["targets"](), self._trained["critics"](), self.config.target_rate)
         if batch.weight is not None and batch.index is not None:
             self.replay.update_priorities(batch.index, error.abs().cpu())
         self.updates += 1
@@ -217,16 +219,17 @@ class SAC(LearningLoop):
 
     def _move_average(self) -> None:
         """Average over about the last 1/TAIL of this task's iterates, each weighing as the others."""
-        policy = [*self.actor.parameters()]
+        policy = self._trained["actor"]()
         if len(self._average) != len(policy):
-            own = self.actor.named_parameters()
-            self._average, self._averaged = {name: p.detach().clone() for name, p in own}, 0
+            names = {id(p): name for name, p in self.actor.named_parameters()}
+            self._average, self._averaged = {names[id(p)]: p.detach().clone() for p in policy}, 0
         self._averaged += 1
         _move([*self._average.values()], policy, TAIL / (self._averaged + TAIL - 1))
 
     def _take_average(self) -> None:
         if self._average:
-            _move([*self.actor.parameters()], [*self._average.values()], 1.0)
+            named = dict(self.actor.named_parameters())
+            _move([named[name] for name in self._average], [*self._average.values()], 1.0)
         self._average, self._averaged = {}, 0
 
     def _act(self, observation: np.ndarray, *, random: bool) -> np.ndarray:
