@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
-from torch.func import functional_call
+from torch.func import functional_call, grad_and_value
 
 from owlrl.errors import NonFiniteError, OwlValueError
 from owlrl.heads.modes import eval_mode
 from owlrl.protocols import MultiHead
-from owlrl.regularizers.base import tensors_of
+from owlrl.regularizers.base import tensors_of, total_norm
 
 __all__ = ["distillation_loss", "output_spread"]
 
 CHUNK = 1024  # rows answered at once
+AVERAGED = 0.02  # of a new gradient norm in the running mean
 PULL = 30.0  # norm of the pull over that of the learner's gradient, per spread of drift
 MOST_PULL = 5.0  # and at most: more leaves later tasks too little to learn with
 
@@ -95,6 +97,39 @@ def pull_factor(length: Any, gradient: Any, drift: Any) -> Any:
     return gradient * min(PULL * drift, MOST_PULL) / length if length > 0.0 else 0.0
 
 
+def fused_pull(
+    where: tuple[int, ...],
+    forward: Callable[..., Tensor],
+    parameters: list[Tensor],
+    gradients: list[Tensor],
+    rows: tuple[tuple[Tensor, ...], Tensor, Tensor],
+    heads: list[Tensor],
+    mean: Tensor,
+) -> tuple[list[Tensor], list[Tensor]]:
+    """The pull without a strength as a pure function of tensors, for a step that is compiled as a whole.
+
+    ``where`` are the places of the shared parameters, ``rows`` the inputs and what `differences` needs beside
+    outputs, ``heads`` the weights of each row's head, ``mean`` the running mean of gradient norms so far (NaN
+    at first). Gives the gradients; the new mean, the gradient's norm and the pull's; and squared drifts (B,).
+    """
+    inputs, target, factor = rows
+
+    def loss(shared: list[Tensor]) -> tuple[Tensor, Tensor]:
+        now = dict(enumerate(parameters)) | dict(zip(where, shared, strict=True))
+        squares = differences(forward(list(now.values()), heads, *inputs), target, factor).square().sum(1)
+        return squares.sum() / len(squares), squares
+
+    slopes, (value, squares) = grad_and_value(loss, has_aux=True)([parameters[k] for k in where])
+    own, length = total_norm([gradients[k] for k in where]), total_norm(slopes)
+    mean = torch.where(mean.isnan(), own, mean)
+    mean = mean + AVERAGED * (own - mean)
+    size = pull_factor(length, mean, value.double().sqrt())
+    found = list(gradients)
+    for k, slope in zip(where, slopes, strict=True):
+        found[k] = found[k] + size.to(slope) * slope
+    return found, [torch.stack([mean, own, size * length]), squares]
+
+
 def answers(name: str, network: MultiHead, head: int, inputs: tuple[Tensor, ...]) -> Tensor:
     """What ``head`` answers, (N, A), computed in pieces and kept where the inputs are."""
     home = inputs[0].device
@@ -120,6 +155,12 @@ def placed(network: MultiHead, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]
     """The inputs where the network's parameters are now, floating ones in their dtype."""
     like = next(iter(network.module.parameters()))
     return tuple(x.to(like.device, like.dtype if x.is_floating_point() else x.dtype) for x in inputs)
+
+
+def widened(rows: list[Tensor], value: float) -> list[Tensor]:
+    """All with as many columns as the widest, the others filled with ``value``."""
+    width = max(x.shape[-1] for x in rows)
+    return [x if x.shape[-1] == width else F.pad(x, (0, width - x.shape[-1]), value=value) for x in rows]
 
 
 def outputs_before_and_now(

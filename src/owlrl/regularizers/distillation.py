@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import grad_and_value
 from torch.optim import Optimizer
 
 from owlrl._arguments import Arguments, own_generator
@@ -22,15 +20,18 @@ from owlrl.heads.modes import eval_mode
 from owlrl.memory.task_memory import TaskMemory, gather_rows
 from owlrl.protocols import Consolidation, MultiHead
 from owlrl.regularizers.answers import (
+    AVERAGED,
     CHUNK,
     answer_loss,
     answers,
     comparable,
     differences,
+    fused_pull,
     output_spread,
     outputs_before_and_now,
     placed,
     pull_factor,
+    widened,
 )
 from owlrl.regularizers.base import (
     Fused,
@@ -42,7 +43,6 @@ from owlrl.regularizers.base import (
     gradient_of,
     strength_of,
     tensor_problems,
-    total_norm,
 )
 
 __all__ = ["DistillationRegularizer"]
@@ -51,7 +51,6 @@ MOST_TASKS = 16  # that one batch is drawn from: more would cost, and over time 
 MOST_TRAINED = 4  # and where heads are trained with the trunk
 AT_ONCE = 32  # comparisons that rows are drawn for at once
 AT_ONCE_BYTES = 2**23  # unless they would take more than this
-AVERAGED = 0.02  # of a new gradient norm in the running mean
 NOTED = 8  # every so many comparisons the drift of each task is noted
 DRIFTED = 10.0  # spreads: CartPole runs that keep everything reach 8 while they learn
 DRAWN = ("head", "seed", "parts", "used", "then")
@@ -382,10 +381,10 @@ class DistillationRegularizer(Regularizer):
         }
         # from task by task to part by part
         order = np.argsort(np.argsort(np.tile(of_row, drawn.parts), kind="stable"))
-        stored = torch.cat(_widened([_taken(e["outputs"], index[t]) for t, e in entries.items()], -torch.inf))
+        stored = torch.cat(widened([_taken(e["outputs"], index[t]) for t, e in entries.items()], -torch.inf))
         inputs = placed(network, tuple(_taken(x, order) for x in self._inputs(name, entries, index)))
         like = next(network.module.parameters())
-        unit = _taken(torch.stack(_widened([e["unit"] for e in entries.values()], 1.0)), of_row).to(like)
+        unit = _taken(torch.stack(widened([e["unit"] for e in entries.values()], 1.0)), of_row).to(like)
         each = unit.repeat(drawn.parts, 1)
         target, factor = comparable(_taken(stored, order).to(like), None if trained else each)
         pieces = [torch.split(x, self.batch_size) for x in (*inputs, target, factor)]
@@ -557,7 +556,7 @@ class DistillationRegularizer(Regularizer):
             return None
         return Fused(
             ("distillation", where),
-            partial(_fused_pull, where),
+            partial(fused_pull, where),
             partial(self._fused_inputs, name, list(order.values())),
             partial(self._fused_told, name),
             network,
@@ -593,42 +592,9 @@ class DistillationRegularizer(Regularizer):
             self._relative[name] = torch.tensor(added / own if own else math.inf)
 
 
-def _fused_pull(
-    where: tuple[int, ...],
-    forward: Callable[..., Tensor],
-    parameters: list[Tensor],
-    gradients: list[Tensor],
-    rows: _Rows,
-    heads: list[Tensor],
-    mean: Tensor,
-) -> tuple[list[Tensor], list[Tensor]]:
-    """`_relative_pull` as a pure function; ``where`` among the parameters the shared ones are."""
-
-    def loss(shared: list[Tensor]) -> tuple[Tensor, Tensor]:
-        now = dict(enumerate(parameters)) | dict(zip(where, shared, strict=True))
-        squares = differences(forward(list(now.values()), heads, *rows.inputs), *rows[1:]).square().sum(1)
-        return squares.sum() / len(squares), squares
-
-    slopes, (value, squares) = grad_and_value(loss, has_aux=True)([parameters[k] for k in where])
-    own, length = total_norm([gradients[k] for k in where]), total_norm(slopes)
-    mean = torch.where(mean.isnan(), own, mean)
-    mean = mean + AVERAGED * (own - mean)
-    size = pull_factor(length, mean, value.double().sqrt())
-    found = list(gradients)
-    for k, slope in zip(where, slopes, strict=True):
-        found[k] = found[k] + size.to(slope) * slope
-    return found, [torch.stack([mean, own, size * length]), squares]
-
-
 def _kind(x: Tensor) -> tuple[object, ...]:
     return (x.shape[1:], "floating" if x.is_floating_point() else x.dtype)
 
 
 def _taken(rows: Tensor, index: np.ndarray) -> Tensor:
     return rows[torch.from_numpy(index).to(rows.device)]
-
-
-def _widened(rows: list[Tensor], value: float) -> list[Tensor]:
-    """All with as many columns as the widest, the others filled with ``value``."""
-    width = max(x.shape[-1] for x in rows)
-    return [x if x.shape[-1] == width else F.pad(x, (0, width - x.shape[-1]), value=value) for x in rows]
