@@ -40,9 +40,8 @@ def trained(seed: int, directory: Path) -> OwlWrapper:
 def episode(owl: OwlWrapper, first: str, seed: int, frames: list[Any] | None = None) -> dict[str, Any]:
     """One episode that begins in a direction and flips; which task's head acted, and what was paid."""
     names = list(cheetah.tasks)
-    drawn: dict[str, Any] = (
-        {} if frames is None else {"render_mode": "rgb_array", "width": 320, "height": 160}
-    )
+    film: dict[str, Any] = {"render_mode": "rgb_array", "camera_name": "track", "width": 320, "height": 160}
+    drawn = {} if frames is None else film
     env = cheetah.tasks[first](**drawn)
     policy, right = owl.policy(), first
     observation, _ = env.reset(seed=seed)
@@ -60,7 +59,8 @@ def episode(owl: OwlWrapper, first: str, seed: int, frames: list[Any] | None = N
         wrong.append(acting != right)
         paid.append(float(reward))
         if frames is not None and step % 4 == 0 and FLIP - 120 <= step < FLIP + 200:
-            frames.append(labelled(env.render(), f"paid: {right}     head: {acting}"))
+            place = float(env.unwrapped.data.qpos[0])
+            frames.append(labelled(env.render(), f"paid: {right}     head: {acting}", place))
     env.close()
     late = np.flatnonzero(wrong[FLIP:])
     return {
@@ -73,11 +73,19 @@ def episode(owl: OwlWrapper, first: str, seed: int, frames: list[Any] | None = N
     }
 
 
-def labelled(frame: np.ndarray, text: str) -> Any:
+def labelled(frame: np.ndarray, text: str, place: float) -> Any:
+    """The picture with words on top and a mark for every metre below: the floor ends at 40 m."""
     from PIL import Image, ImageDraw
 
     image = Image.fromarray(frame)
-    ImageDraw.Draw(image).text((8, 6), text, fill=(255, 255, 255))
+    draw = ImageDraw.Draw(image)
+    draw.rectangle((0, 0, 320, 20), fill=(0, 0, 0))
+    draw.rectangle((0, 140, 320, 160), fill=(0, 0, 0))
+    draw.text((8, 4), text, fill=(255, 255, 255))
+    for metre in range(int(place) - 4, int(place) + 5):
+        x = 160 + 64 * (metre - place)  # 64 pixels a metre at the distance of the body
+        draw.line((x, 140, x, 145), fill=(255, 255, 255))
+        draw.text((x, 147), f"{metre} m", fill=(255, 255, 255), anchor="ma")
     return image.quantize(32)
 
 

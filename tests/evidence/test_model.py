@@ -10,7 +10,7 @@ from owlrl import ModelEvidence, OwlWrapper, Transitions
 from owlrl.checkpoint import load_state, save_state
 from owlrl.errors import NonFiniteError, OwlError, OwlStateError
 from owlrl.evidence import cautious_loss, find_categories, ridge_fit
-from owlrl.evidence.model import RandomFeatures
+from owlrl.evidence.model import RandomFeatures, _evened
 from owlrl.learners import one_hot_cells
 from owlrl.protocols import Evidence
 from tests.own_dqn import Signs, make_script, train
@@ -91,16 +91,40 @@ def test_losses_are_errors_in_units_of_the_models_own():
     x = evidence._features(evidence._map, rows).astype(np.float64)
     y = evidence._outcomes(evidence._map, rows).astype(np.float64)
     for head in (0, 1):
-        model = evidence.fitted[head]["model"].astype(np.float64)
+        model, link = (evidence.fitted[head][part].astype(np.float64) for part in ("model", "link"))
         for row in range(7):
             error = [y[row, k] - float(model[k] @ x[row]) for k in range(3)]
+            error[2] -= float(link @ y[row, :2])
             leverage = sum(float(probe @ x[row]) ** 2 for probe in model[3:])
             surprise = np.sqrt((error[0] ** 2 + error[1] ** 2) / 2)
             expected = 0.0
             for size, scale in zip((surprise, abs(error[2])), evidence.scales[head], strict=True):
                 ratio = size / scale
-                expected += max(min(ratio, 1.0), min(ratio / np.sqrt(1 + leverage), 5.0))
+                expected += max(min(ratio, 1.0), min(ratio / np.sqrt(max(1.0, leverage)), 5.0))
             assert evidence.losses(None, rows, [head])[0, row] == pytest.approx(expected, rel=2e-3, abs=2e-3)
+
+
+def test_the_reward_is_predicted_from_what_came_next_as_well():
+    """Least squares on features and next observation at once, in float64, gives the same errors."""
+    rng = np.random.default_rng(0)
+    rows = walk(1.0)
+    rows = replace(rows, next_observation=rows.next_observation + torch.from_numpy(rng.normal(size=(600, 2))))
+    rows = replace(
+        rows, reward=(rows.next_observation @ torch.tensor([2.0, -1.0], dtype=torch.float64)).float()
+    )
+    rows = replace(rows, next_observation=rows.next_observation.float())
+    evidence = fitted(rows, ridge=1e-7)
+    kept = evidence.fitted[0]
+    x, y = (part(evidence._map, rows).astype(np.float64) for part in (evidence._features, evidence._outcomes))
+    order = np.random.default_rng([evidence.seed, 0]).permutation(600)[:540]
+    weight = np.sqrt(_evened(y[order, -1], np.ones(540)))[:, None]
+    whole = np.linalg.lstsq(
+        weight * np.column_stack([x, y[:, :2]])[order], weight[:, 0] * y[order, 2], rcond=None
+    )[0]
+    expected = np.column_stack([x, y[:, :2]]) @ whole
+    np.testing.assert_allclose(x @ kept["model"][2] + y[:, :2] @ kept["link"], expected, atol=2e-2)
+    # what no model of observation and action could know
+    assert evidence.scales[0][1] < 0.1 * float(rows.reward.std())
 
 
 def test_heads_are_scored_in_the_order_asked_for():
@@ -187,10 +211,17 @@ def test_an_empty_state_is_loaded_too():
 def test_bad_states_change_nothing():
     evidence = fitted(walk(1.0))
     before = evidence.losses(None, walk(1.0), [0])
-    odd = {"0": {"model": np.zeros((2, 2)), "scale": [1.0, 1.0]}}
     good = fitted(walk(1.0)).state_dict()
-    for state in ({}, {**good, "heads": odd}, {**good, "heads": {"0": {"scale": [1.0, 1.0]}}}):
-        with pytest.raises(OwlError):
+    own = good["heads"]["0"]
+    unlinked = {name: part for name, part in own.items() if name != "link"}
+    for state, words in (
+        ({}, "heads is missing"),
+        ({**good, "heads": {"0": {**own, "model": np.zeros((2, 2))}}}, "have shapes"),
+        ({**good, "heads": {"0": {**own, "link": np.zeros(5)}}}, "have shapes"),
+        ({**good, "heads": {"0": {"scale": [1.0, 1.0]}}}, "expected a model and two scales"),
+        ({**good, "heads": {"0": unlinked}}, "saved by an earlier version, calibrate it again"),
+    ):
+        with pytest.raises(OwlError, match=words):
             evidence.load_state_dict(state)
     np.testing.assert_array_equal(evidence.losses(None, walk(1.0), [0]), before)
 
@@ -370,7 +401,7 @@ def test_cautious_loss_equals_the_formula():
     got = cautious_loss(error, 2.0, leverage, clip=3.0)
     for place in np.ndindex(4, 5):
         ratio = error[place] / 2.0
-        widened = min(ratio / (1 + leverage[place]) ** 0.5, 3.0)
+        widened = min(ratio / max(1.0, leverage[place]) ** 0.5, 3.0)
         assert got[place] == pytest.approx(max(min(ratio, 1.0), widened))
 
 
@@ -382,8 +413,16 @@ def test_the_leverage_is_near_that_of_the_whole_matrix():
     order = np.random.default_rng([evidence.seed, 0]).permutation(600)[:540]
     gram = x[order].T @ x[order] + evidence.ridge * 540 * np.eye(x.shape[1])
     exact = np.einsum("bk,bk->b", x, np.linalg.solve(gram, x.T).T)
+    held_out = np.setdiff1d(np.arange(600), order)
     found = np.square(x @ probes.T).sum(1)
+    assert found[held_out].mean() == pytest.approx(1.0, rel=1e-4)
+    exact /= exact[held_out].mean()
     assert 0.5 < found.mean() / exact.mean() < 2.0
+    far = evidence._features(evidence._map, replace(rows, observation=rows.observation * 20)).astype(
+        np.float64
+    )
+    exact = np.einsum("bk,bk->b", far, np.linalg.solve(gram, far.T).T)
+    assert np.corrcoef(np.log(np.square(far @ probes.T).sum(1)), np.log(exact))[0, 1] > 0.5
 
 
 def test_a_model_is_not_ruled_out_where_it_was_never_fitted():

@@ -63,19 +63,22 @@ def ridge_fit(x: Array, y: Array, weight: FloatArray, *, ridge: float) -> tuple[
 def cautious_loss(error: Array, scale: Array, leverage: Array, *, clip: float = 5.0) -> Array:
     """Loss of an error ≥ 0 in units of the model's own, ``e = error / scale``, less where the model guesses.
 
-    ``max(min(e, 1), min(e / √(1 + leverage), clip))``. The leverage ``xᵀ G⁻¹ x`` of a row (`ridge_fit`)
-    is near zero among rows like those the model was fitted to, and grows with the distance from them: there a
-    large error tells little against the model. An error of the model's own size still counts in full, or a
-    model that knows nothing would be ahead of one that is right. Shapes broadcast.
+    ``max(min(e, 1), min(e / √max(1, leverage), clip))``. The leverage is ``xᵀ G⁻¹ x`` of a row (`ridge_fit`)
+    in units of that of a row like those the model was fitted to, and grows with the distance from them.
+    A model's error is mostly what its features cannot express: it is not averaged away by many rows, so it
+    grows as the root of the leverage in these units, and a large error far away tells little against the
+    model. An error of the model's own size still counts in full, or a model that knows nothing would be
+    ahead of one that is right. Shapes broadcast.
 
     >>> import numpy as np
     >>> from owlrl.evidence import cautious_loss
     >>> error = np.array([0.5, 4.0, 90.0])
-    >>> cautious_loss(error, 1.0, 0.0), cautious_loss(error, 1.0, 99.0)
+    >>> cautious_loss(error, 1.0, 1.0), cautious_loss(error, 1.0, 100.0)
     (array([0.5, 4. , 5. ]), array([0.5, 1. , 5. ]))
     """
     ratio = error / scale
-    bounded: Array = np.maximum(np.minimum(ratio, 1.0), np.minimum(ratio / np.sqrt(1.0 + leverage), clip))
+    far = np.sqrt(np.maximum(leverage, 1.0))
+    bounded: Array = np.maximum(np.minimum(ratio, 1.0), np.minimum(ratio / far, clip))
     return bounded
 
 
@@ -243,8 +246,9 @@ class ModelEvidence(Evidence):
 
     When a task has been learned, a model is fitted to its rows in closed form: linear in random features
     of observation and action (`ridge_fit`), so it takes a fraction of a second and no gradient. At
-    test time a task's loss is the sum of two errors, of the next observation and of the reward, each in
-    units of the model's own error on rows it was not fitted to, and clipped.
+    test time a task's loss is the sum of two errors, of the next observation and of the reward given the
+    next observation, each in units of the model's own error on rows it was not fitted to, less where
+    the model has seen nothing alike, and clipped (`cautious_loss`).
 
     Tasks that differ in what happens (a wall, a swapped action) are distinguished by the first, tasks
     that differ in what is rewarded by the second. What no task has seen before is predicted badly by all.
@@ -298,7 +302,8 @@ class ModelEvidence(Evidence):
         super().__init__()
         self.seed = own_seed(seed)
         self._map: RandomFeatures | None = None  # made when the form of an observation is known
-        self._stack: tuple[bytes, Tensor, Array] | None = None  # the models of the heads asked for last
+        # models, links and scales of the heads asked for last
+        self._stack: tuple[bytes, Tensor, Array, Array] | None = None
 
     @property
     def scales(self) -> dict[int, tuple[float, float]]:
@@ -317,7 +322,12 @@ class ModelEvidence(Evidence):
         fitted = order[: max(1, len(x) * 9 // 10)]
         kept = order[len(fitted) :] if len(fitted) < len(x) else fitted
         model, factor = ridge_fit(x[fitted], y[fitted], weight[fitted], ridge=self.ridge)
-        error = y[kept] - x[kept] @ model
+        error = y - x @ model
+        # the reward given what came next: least squares on x and the next observation, in two stages
+        link, _ = ridge_fit(error[fitted, :-1], error[fitted, -1:], weight[fitted], ridge=self.ridge)
+        model[:, -1:] -= model[:, :-1] @ link
+        error[:, -1:] -= error[:, :-1] @ link
+        error = error[kept]
         scale = [
             max(
                 rms(np.sqrt(np.mean(np.square(error[:, :-1]), axis=1)), given[kept]),
@@ -327,21 +337,25 @@ class ModelEvidence(Evidence):
             max(rms(error[:, -1], given[kept]), _PRECISION * rms(y[:, -1].astype(np.float64)), _SMALLEST),
         ]
         probes = np.random.default_rng([self.seed, head, 1]).normal(size=(len(factor), _PROBES))
-        probed = np.linalg.solve(factor.T, probes) / np.sqrt(_PROBES)  # |probedᵀ x|² is about xᵀ G⁻¹ x
+        probed = np.linalg.solve(factor.T, probes)  # |probedᵀ x|² is about xᵀ G⁻¹ x times the probes
+        typical = rms(np.sqrt(np.square(x[kept] @ probed).sum(axis=1)), given[kept])
+        probed /= max(typical, _SMALLEST)
         self._map = features
-        return {"model": np.column_stack([model, probed]).T.astype(np.float32), "scale": scale}
+        whole = np.column_stack([model, probed]).T.astype(np.float32)
+        return {"model": whole, "link": link[:, 0].astype(np.float32), "scale": scale}
 
     def score(self, learner: Any, rows: Transitions, heads: IntArray) -> Array:
         """Errors of next observation and reward, in units of each model's own, clipped and added."""
         assert self._map is not None
-        models, scales = self._stacked(heads)
+        models, links, scales = self._stacked(heads)
         x, y = self._features(self._map, rows), self._outcomes(self._map, rows)
         out = F.linear(torch.from_numpy(x), models).view(len(rows), len(heads), -1).numpy()
         error, wide = y[:, None] - out[..., : y.shape[1]], y.shape[1] - 1  # (B, n, outputs + 1)
         surprise = np.sqrt(_squares(error[..., :wide]) / wide)
         leverage = _squares(out[..., wide + 1 :])
         total = cautious_loss(surprise, scales[:, 0], leverage, clip=self.clip)
-        total += cautious_loss(np.abs(error[..., wide]), scales[:, 1], leverage, clip=self.clip)
+        paid = np.abs(error[..., wide] - y[:, :wide] @ links.T)
+        total += cautious_loss(paid, scales[:, 1], leverage, clip=self.clip)
         by_head: Array = total.T
         return by_head
 
@@ -366,11 +380,13 @@ class ModelEvidence(Evidence):
         seed, saved, features = int(state_dict["seed"]), state_dict["columns"], None
         if saved is not None:
             features = RandomFeatures(**saved, features=self.features, outputs=self.outputs, seed=seed)
-            fits = (features.num_outputs + 1 + _PROBES, features.size)
-            if odd := sorted({np.shape(kept["model"]) for kept in heads.values()} - {fits}):
+            fits = (features.num_outputs + 1 + _PROBES, features.size), (features.num_outputs,)
+            found = {(np.shape(kept["model"]), np.shape(kept.get("link"))) for kept in heads.values()}
+            if odd := sorted(found - {fits}):
                 raise OwlValueError(
-                    f"ModelEvidence.load_state_dict: models have shapes {odd}; expected {fits}: give "
-                    "features= and outputs= as when it was saved"
+                    f"ModelEvidence.load_state_dict: models and links have shapes {odd}; expected {fits}: "
+                    "give features= and outputs= as when it was saved; a model without a link was saved by "
+                    "an earlier version, calibrate it again with rows of its task"
                 )
         self.seed, self._map, self.fitted = seed, features, heads
         self.version += 1
@@ -385,15 +401,18 @@ class ModelEvidence(Evidence):
             both[: len(rows)], categories, features=self.features, outputs=self.outputs, seed=self.seed
         )
 
-    def _stacked(self, heads: IntArray) -> tuple[Tensor, Array]:
-        """The models (n·O, K) of ``heads`` and their scales (n, 2), made when either has changed."""
+    def _stacked(self, heads: IntArray) -> tuple[Tensor, Array, Array]:
+        """Models (n·O, K), links (n, outputs) and scales (n, 2) of ``heads``, made when one has changed."""
         key = b"%d " % self.version + heads.tobytes()
         if self._stack is None or self._stack[0] != key:
             kept = [self.fitted[head] for head in heads.tolist()]
             models = torch.from_numpy(
                 np.concatenate([np.asarray(k["model"], dtype=np.float32) for k in kept])
             )
-            self._stack = key, models, np.array([k["scale"] for k in kept], dtype=np.float32)
+            links, scales = (
+                np.array([k[part] for k in kept], dtype=np.float32) for part in ("link", "scale")
+            )
+            self._stack = key, models, links, scales
         return self._stack[1:]
 
     def _encoded(self, observation: Tensor) -> Tensor:
