@@ -1,6 +1,8 @@
 """OwlWrapper end to end: the point of the library, exceptions, bit equality, save and load."""
 
 import copy
+import subprocess
+import sys
 import threading
 from contextlib import nullcontext
 
@@ -1106,3 +1108,23 @@ def test_the_given_head_alone_must_fit_the_environment():
     assert owl.evaluate(Signs(0), task="a", episodes=1).returns.size == 1
     with pytest.raises(OwlError, match="actions"):
         owl.evaluate(Signs(0), task="b", episodes=1)
+
+
+LEFT_OPEN = """
+from owlrl import OwlWrapper
+from tests.own_actor_critic import Push, make_script, train
+script = make_script("sac")
+owl = OwlWrapper(script.learner())
+with owl.task("a"):
+    train(script, Push(1.0), 60)
+block = {}
+block.__enter__()
+"""
+
+
+@pytest.mark.parametrize("block", ["owl.task('b')", "owl.stream()", "owl.use('a')"])
+def test_an_interpreter_may_end_inside_a_block(block):
+    """Generators that are open then are closed when torch is gone: its tensors abort the process."""
+    command = [sys.executable, "-c", LEFT_OPEN.format(block)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -281,12 +281,7 @@ class Streaming:
             stream.finder.settle()
             owl._finish(stream.task, owl.tasks[stream.task])
         except BaseException:
-            if owl._current == owl._open == stream.task:
-                with suppress(Exception):  # rows that cannot be read may be the reason for all this
-                    owl._look()
-                owl.tasks[stream.task].unfinished = owl._own_state()
-            owl._activate(before)
-            owl._load_own(own_before)
+            owl._break_off(stream.task, before, own_before)
             raise
         finally:
             stream.active = False

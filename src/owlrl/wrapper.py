@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
@@ -121,9 +122,7 @@ replay=TaskScopedReplay, tasks=['left', 'right'])
         try:
             raise_problems("OwlWrapper", [] if self.acting else check_bound(learner))
             if self._pointer.owner is not None:
-                raise OwlStateError(
-                    "OwlWrapper: these networks are wrapped already; unwrap() the first wrapper"
-                )
+                raise OwlStateError("OwlWrapper: these networks are wrapped already; unwrap() the first")
             raise_problems("OwlWrapper", learner.trial(None))
             if regularizer is not None:
                 regularizer.bind(learner, self.memory)
@@ -177,12 +176,7 @@ replay=TaskScopedReplay, tasks=['left', 'right'])
             yield record
             self._finish(name, record)
         except BaseException:
-            if self._current == self._open == name:
-                with suppress(Exception):  # rows that cannot be read may be the reason for all this
-                    self._look()
-                record.unfinished = self._own_state()
-            self._activate(before)
-            self._load_own(own_before)
+            self._break_off(name, before, own_before)
             raise
         finally:
             record.steps += self._guard.end()
@@ -429,9 +423,7 @@ replay=TaskScopedReplay, tasks=['left', 'right'])
         if not self.learner.optimizers:
             arguments.problem("the learner has no optimizer; pass it, or acting=True to load and act only")
         if self.replay is None:
-            arguments.problem(
-                "there is no replay; pass replay= here or to the learner, the one your loop writes to"
-            )
+            arguments.problem("there is no replay; pass replay=, the one that your loop writes to")
         parts = (
             ("replay", self.replay, TaskReplay, "TaskScopedReplay(...)"),
             ("regularizer", regularizer, Regularizer, "EWCRegularizer(500.0)"),
@@ -521,8 +513,18 @@ replay=TaskScopedReplay, tasks=['left', 'right'])
         self._remember(name, record)
         self.replay.end_task()
         record.visits += 1
-        record.own, record.unfinished = self._own_state(), None
-        self._open = None
+        record.own, record.unfinished, self._open = self._own_state(), None, None
+
+    def _break_off(self, name: str, before: int, own_before: dict[str, Any]) -> None:
+        """Keep a visit as it is, to go on with, and make active what was before it."""
+        if sys.is_finalizing():  # the block was open when the interpreter ended, and torch went first
+            return
+        if self._current == self._open == name:
+            with suppress(Exception):  # rows that cannot be read may be the reason for all this
+                self._look()
+            self.tasks[name].unfinished = self._own_state()
+        self._activate(before)
+        self._load_own(own_before)
 
     def _remember(self, name: str, record: TaskRecord) -> None:
         """Fit the task's model and store its answers from its remembered rows; both or neither."""
@@ -593,5 +595,6 @@ replay=TaskScopedReplay, tasks=['left', 'right'])
         return {name: own_state(item) for name, item in self.learner.per_task.items()}
 
     def _load_own(self, state: dict[str, Any]) -> None:
-        for name, item in self.learner.per_task.items():
-            load_own_state(item, state[name])
+        if not sys.is_finalizing():
+            for name, item in self.learner.per_task.items():
+                load_own_state(item, state[name])

@@ -206,6 +206,38 @@ def test_a_killed_process_keeps_what_is_finished(tmp_path, monkeypatch):
     assert len(list(load_results(tmp_path))) == 1
 
 
+WORKING = """
+import sys, time
+from pathlib import Path
+from owlrl.experiments.fanout import fan_out
+
+def work(name):
+    for _ in range(1200):
+        time.sleep(0.05)
+        with Path(name).open("a") as file:
+            file.write(".")
+
+list(fan_out(work, sys.argv[1:], jobs=2))
+"""
+
+
+def test_workers_end_when_their_parent_is_killed(tmp_path):
+    program, beats = tmp_path / "program.py", [tmp_path / "one", tmp_path / "two"]
+    program.write_text(WORKING)
+    with subprocess.Popen([sys.executable, program, *beats], cwd=ROOT) as process:
+        until = time.monotonic() + 120
+        while not all(path.exists() for path in beats):
+            assert time.monotonic() < until and process.poll() is None
+            time.sleep(0.05)
+        process.kill()
+    until = time.monotonic() + 60
+    before, written = None, [path.stat().st_size for path in beats]
+    while before != written:
+        assert time.monotonic() < until, "a worker goes on without its parent"
+        time.sleep(1.0)
+        before, written = written, [path.stat().st_size for path in beats]
+
+
 def test_a_bar_is_quiet_in_a_pipe(tmp_path, capfd):
     run_all(runs(1), tmp_path, progress=True)
     assert capfd.readouterr() == ("", "")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -171,7 +173,8 @@ def fan_out(
     joblib = optional("joblib", extra="cli", what="more than one job at once")
     if scheduler is None:
         # one thread each: another number of them gives other bits
-        yield from _parallel(joblib, function, items, backend="loky", n_jobs=jobs, inner_max_num_threads=1)
+        attended = partial(_attended, function, os.getpid())
+        yield from _parallel(joblib, attended, items, backend="loky", n_jobs=jobs, inner_max_num_threads=1)
         return
     distributed = optional("distributed", extra="cluster", what="backend 'dask'")
     try:
@@ -197,6 +200,23 @@ def _parallel(
                 "a process was killed, as happens where memory is short; what is finished is kept: "
                 "go on with the same call, perhaps with fewer jobs"
             ) from error
+
+
+def _attended(function: Callable[[Any], Any], parent: int, item: Any) -> Any:
+    """Call ``function`` in a process that ends when its parent does: it would write beside a rerun."""
+    _end_with(parent)
+    return function(item)
+
+
+@cache
+def _end_with(parent: int) -> None:
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os._exit(1)  # at once, as by a kill: what is written is whole at any time
+
+    if os.name == "posix":  # elsewhere a process keeps the id of a parent that is gone
+        threading.Thread(target=watch, daemon=True).start()
 
 
 def _done(directory: str | os.PathLike[str], run: Run) -> bool:
