@@ -1,6 +1,6 @@
 """Mutation testing: are the tests able to fail? Drawing the sample needs ``cosmic-ray`` 8.
 
-    python -m scripts.mutation sample     # draws mutants from the code as it is: tests/mutants/sample.json
+    python -m scripts.mutation sample     # draws mutants; of a sample that is there, in place of those gone
     python -m scripts.mutation run        # runs tests against each, or goes on: tests/mutants/results.json
     python -m scripts.mutation table      # killed and survived, in Markdown
 
@@ -110,41 +110,53 @@ def places(path: Path) -> dict[tuple[int, int], list[tuple[str, int]]]:
 
 
 def sample() -> None:
-    """Draw the mutants and write them down, with the lines before and after."""
-    from cosmic_ray.mutating import mutate_code
-    from cosmic_ray.plugins import get_operator
-
+    """Draw the mutants and write them down; of an earlier sample those stay whose place is still there."""
     rng, mutants = random.Random(SEED), []
+    earlier = json.loads(SAMPLE.read_text())["mutants"] if SAMPLE.exists() else []
     for stratum, pattern in STRATA.items():
         paths = sorted((ROOT / "src" / "owlrl").glob(pattern))
         here = [(path, start, ways) for path in paths for start, ways in sorted(places(path).items())]
-        for path, start, ways in sorted(rng.sample(here, min(PER_STRATUM, len(here)))):
-            operator, occurrence = rng.choice(ways)
-            before = path.read_text()
-            after = mutate_code(before, get_operator(operator)(), occurrence)
-            compile(after, str(path), "exec")
-            old, new = before.splitlines(), after.splitlines()
-            same = next(k for k, (a, b) in enumerate(zip(old, new, strict=False)) if a != b)
-            tail = next(
-                k
-                for k, (a, b) in enumerate(zip(old[::-1], new[::-1], strict=False))
-                if a != b or k >= len(old) - same
-            )
-            tail = min(tail, len(old) - same, len(new) - same)
-            mutants.append(
-                {
-                    "stratum": stratum,
-                    "path": str(path.relative_to(ROOT)),
-                    "line": start[0],
-                    "operator": operator.removeprefix("core/"),
-                    "first": same + 1,
-                    "before": old[same : len(old) - tail],
-                    "after": new[same : len(new) - tail],
-                }
-            )
+        mine = [mutant for mutant in earlier if mutant["stratum"] == stratum]
+        mine = [mutant for mutant in mine if mutated((ROOT / mutant["path"]).read_text(), mutant) is not None]
+        taken = {key_of(mutant) for mutant in mine}
+        for path, start, ways in rng.sample(here, len(here)):
+            if len(mine) >= min(PER_STRATUM, len(here)):
+                break
+            chosen = rng.choice(ways)
+            if not any(key_of(made(stratum, path, start[0], *way)) in taken for way in ways):
+                mine.append(made(stratum, path, start[0], *chosen))
+        mutants += sorted(mine, key=lambda mutant: (mutant["path"], mutant["line"]))
     SAMPLE.parent.mkdir(exist_ok=True)
     SAMPLE.write_text(json.dumps({"seed": SEED, "mutants": mutants}, indent=1) + "\n")
-    print(f"{len(mutants)} mutants in {SAMPLE}")
+    new = {key_of(mutant) for mutant in mutants} - {key_of(mutant) for mutant in earlier}
+    print(f"{len(mutants)} mutants in {SAMPLE}, {len(new)} of them new")
+
+
+def made(stratum: str, path: Path, line: int, operator: str, occurrence: int) -> Mutant:
+    """A mutant as it is written down: the lines before and after."""
+    from cosmic_ray.mutating import mutate_code
+    from cosmic_ray.plugins import get_operator
+
+    before = path.read_text()
+    after = mutate_code(before, get_operator(operator)(), occurrence)
+    compile(after, str(path), "exec")
+    old, new = before.splitlines(), after.splitlines()
+    same = next(k for k, (a, b) in enumerate(zip(old, new, strict=False)) if a != b)
+    tail = next(
+        k
+        for k, (a, b) in enumerate(zip(old[::-1], new[::-1], strict=False))
+        if a != b or k >= len(old) - same
+    )
+    tail = min(tail, len(old) - same, len(new) - same)
+    return {
+        "stratum": stratum,
+        "path": str(path.relative_to(ROOT)),
+        "line": line,
+        "operator": operator.removeprefix("core/"),
+        "first": same + 1,
+        "before": old[same : len(old) - tail],
+        "after": new[same : len(new) - tail],
+    }
 
 
 def mutated(text: str, mutant: Mutant) -> str | None:
