@@ -203,8 +203,9 @@ def _parallel(
 
 
 def _attended(function: Callable[[Any], Any], parent: int, item: Any) -> Any:
-    """Call ``function`` in a process that ends when its parent does: it would write beside a rerun."""
-    _end_with(parent)
+    """Call ``function``; a worker ends when its parent does, since it would write beside a rerun."""
+    if os.getpid() != parent:  # where joblib makes no processes, it calls here
+        _end_with(parent)
     return function(item)
 
 
