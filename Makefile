@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 OLDEST := .venv-oldest
-OLDEST_EXTRAS := cli cluster dev plots sb3
+OLDEST_EXTRAS := benchmarks cli cluster dev mujoco plots sb3 tensorboard
 
 # pip reads the pins from here, also for the throw-away environments it builds packages in
 # (before pip 25.3 through the first variable, since then through the second).

@@ -178,9 +178,21 @@ def compare(count: int, rng: random.Random, directory: Path) -> Outcome:
     return _killed(count, rng, directory, arguments)
 
 
+@check("owlrl compare --jobs 2, killed", short=0, quick=2, full=10)
+def workers(count: int, rng: random.Random, directory: Path) -> Outcome:
+    """The same for two processes, which are left to themselves when the one that started them is killed."""
+    study = write_study(directory, STUDY)
+
+    def arguments(target: Path) -> list[str]:
+        small = [str(study), "--methods", "bare", "owl", "--seeds", "2", "--jobs", "2"]
+        return ["compare", *small, "--save-every", "0.05", "--output", str(target)]
+
+    return _killed(count, rng, directory, arguments)
+
+
 @check("a Dask worker, killed in the middle of its run", short=0, quick=1, full=3)
 def worker(count: int, rng: random.Random, directory: Path) -> Outcome:
-    """Five runs on two workers, one of which is killed: all five results must be there."""
+    """Five runs on two workers, one of which is killed: all five results must be those of runs in one go."""
     if importlib.util.find_spec("distributed") is None:
         raise CannotRunError('needs the extra "cluster"')
     outcome = Outcome()

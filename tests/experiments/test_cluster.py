@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from owlrl.experiments import Study, compare_file, load_results
+from owlrl.experiments import Study, compare_file, load_results, run_experiment
+from owlrl.experiments.results import without_times
+from tests.experiments.helpers import tiny
 from tests.experiments.signs import Fresh, numbers, write_study
 
 SCRIPT = """
@@ -24,8 +26,8 @@ if __name__ == "__main__":
     quiet = {"dashboard_address": None, "silence_logs": logging.CRITICAL}
     with LocalCluster(n_workers=2, threads_per_worker=1, **quiet) as cluster:
         print(*(worker.pid for worker in cluster.workers.values()), flush=True)
-        runs = [tiny(seed=seed, frames=20_000) for seed in range(5)]
-        done = run_all(runs, %r, backend="dask", scheduler=cluster.scheduler_address)
+        runs = [tiny(seed=seed, frames=5_000) for seed in range(5)]
+        done = run_all(runs, %r, backend="dask", scheduler=cluster.scheduler_address, save_every=0.2)
         print(*(attempt.error for attempt in done), flush=True)
 """
 
@@ -76,4 +78,8 @@ def test_a_killed_worker_costs_no_result(tmp_path):
         os.kill(first, signal.SIGKILL)  # it is in the middle of its next run
         out, _ = process.communicate(timeout=300)
     assert out.split() == ["None"] * 5
-    assert len(list(load_results(tmp_path))) == 5
+    killed = {result.run.seed: result for result in load_results(tmp_path)}
+    assert sorted(killed) == list(range(5))
+    for seed, result in killed.items():  # also the run that was gone on with by the other worker
+        alone = run_experiment(tiny(seed=seed, frames=5_000))
+        assert [without_times(row) for row in result.rows] == [without_times(row) for row in alone.rows]
