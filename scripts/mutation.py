@@ -307,8 +307,10 @@ def _in_child(copy: Path, tests: list[str], limit: int) -> None:
 
 
 def _outcome(child: int, limit: int) -> str:
-    end = time.monotonic() + 20 * limit  # should it wait for something
-    while time.monotonic() < end:
+    """Wait for a child: until it ends, for very long, or until it has used no core for `PATIENCE` seconds."""
+    end = time.monotonic() + 20 * limit
+    used, last = 0, time.monotonic()
+    while time.monotonic() < min(end, last + PATIENCE):
         done, status = os.waitpid(child, os.WNOHANG)
         if done:
             with contextlib.suppress(ProcessLookupError):
@@ -319,10 +321,22 @@ def _outcome(child: int, limit: int) -> str:
             if code in (3, 5):
                 raise SystemExit(f"pytest ended with {code}, an error of its own; see mutant.log in the copy")
             return "survived" if code == 0 else "killed"
-        time.sleep(0.02)
+        if (now := _used(child)) != used:
+            used, last = now, time.monotonic()
+        time.sleep(0.05)
     os.killpg(child, signal.SIGKILL)
     os.waitpid(child, 0)
     return "endless"
+
+
+def _used(session: int) -> int:
+    """Ticks of a core that a session's processes have used."""
+    total = 0
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has ended
+            fields = path.read_text().rpartition(")")[2].split()
+            total += sum(map(int, fields[11:15])) if int(fields[3]) == session else 0
+    return total or time.monotonic_ns()  # without /proc nobody knows
 
 
 @contextlib.contextmanager

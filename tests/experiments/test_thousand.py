@@ -51,8 +51,9 @@ def same(row: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in row.items() if not k.startswith(("ms", "s to", "MB"))}
 
 
-def test_an_interrupted_run_goes_on_and_ends_with_the_same_scores(tmp_path: Path) -> None:
-    few: dict[str, Any] = {"goals": 3, "frames": 1_000, "methods": ["owl"]}
+@pytest.mark.parametrize("method", ["owl", "bare"])
+def test_an_interrupted_run_goes_on_and_ends_with_the_same_scores(method: str, tmp_path: Path) -> None:
+    few: dict[str, Any] = {"goals": 3, "frames": 1_000, "methods": [method]}
     whole = run_thousand(tmp_path / "whole", **few)
 
     def stop(text: str) -> None:

@@ -22,9 +22,11 @@ import torch
 from owlrl import OwlWrapper, UniformSelector
 from owlrl._arguments import Arguments
 from owlrl.acting import run_episodes
+from owlrl.checkpoint import load_state, save_state, write_atomically
 from owlrl.envs import ReachVectorEnv, best_return, reach_goals, single_policy_bound
 from owlrl.errors import OwlValueError
 from owlrl.experiments._optional import optional
+from owlrl.experiments.keeping import SAVE_EVERY
 from owlrl.experiments.plots import new_figure, plain
 from owlrl.learners import SAC, SAC_FAST
 
@@ -35,7 +37,6 @@ __all__ = ["draw_thousand", "run_thousand"]
 
 COPIES = 16  # environments side by side in training
 FRAMES = 4_000  # per goal
-SAVE_EVERY = 25  # goals
 CONTROLS = 200  # goals at most for the methods beside owl: by then it is clear how they do
 # chosen on goals and seed 100: short episodes without noise need little entropy and a short horizon
 SETTINGS = replace(
@@ -51,7 +52,7 @@ SETTINGS = replace(
 METHODS = {
     "owl": "`OwlWrapper(agent)`, nothing else said",
     "frozen trunk": "the same heads on a trunk that stays as it was drawn at random",
-    "bare": "the agent without a wrapper; it starts over after an interruption",
+    "bare": "the agent without a wrapper",
 }
 Goals = npt.NDArray[np.float64]
 Scores = npt.NDArray[np.float64]
@@ -139,26 +140,39 @@ class _Run:
     def run(self, progress: Callable[[str], None]) -> list[dict[str, Any]]:
         """Learn all goals, or those that are left."""
         looks, number = looks_at(self.count), self._resume()
-        spent = {"learn": 0.0, "leave": 0.0}
+        spent, saved = {"learn": 0.0, "leave": 0.0}, time.monotonic()
         while number < self.count:
             self._learn(number, spent)
             number += 1
             if number in looks:
                 self.rows.append(self._look(number, spent))
-                self.path.write_text("".join(json.dumps(row) + "\n" for row in self.rows), encoding="utf-8")
-            if self.owl is not None and (number in looks or number % SAVE_EVERY == 0):
-                self.owl.save(self.state)
+                lines = "".join(json.dumps(row) + "\n" for row in self.rows)
+                write_atomically(self.path, lines.encode("utf-8"))
+            if number in looks or time.monotonic() - saved > SAVE_EVERY:
+                self._save(number)
+                saved = time.monotonic()
             progress(f"{self.method}, seed {self.seed}: {number} of {self.count} goals")
         self.state.unlink(missing_ok=True)
         return self.rows
 
+    def _save(self, done: int) -> None:
+        if self.owl is not None:
+            self.owl.save(self.state)
+        else:
+            save_state(self.state, {"done": done, "agent": self.agent.state_dict()})
+
     def _resume(self) -> int:
         """The goals that are learned already."""
-        if self.owl is None or not self.state.exists():
+        if not self.state.exists():
             return 0
-        self.owl.unwrap()
-        self.owl = self._wrapped(partial(OwlWrapper.load, self.state))
-        done = len(self.owl.tasks)
+        if self.owl is None:
+            kept = load_state(self.state)
+            self.agent.load_state_dict(kept["agent"])
+            done = int(kept["done"])
+        else:
+            self.owl.unwrap()
+            self.owl = self._wrapped(partial(OwlWrapper.load, self.state))
+            done = len(self.owl.tasks)
         self.rows = [row for row in read_rows([self.path]) if row["tasks"] <= done]
         return done
 
