@@ -367,6 +367,7 @@ def test_a_study_that_does_its_own_runs(tmp_path, capsys, monkeypatch):
     told = refused(capsys, "reproduce", "paper", "--data", str(tmp_path))
     assert "paper has no --data; leave it out" in told
     assert "has no --list" in refused(capsys, "reproduce", "multi_mnist", "--list")
+    assert "has no --save-every" in refused(capsys, "reproduce", "thousand", "--save-every", "5")
 
 
 def test_the_paper_s_runs_are_listed(tmp_path, capsys):

@@ -461,9 +461,12 @@ class Reproduce:
         if hasattr(module, "reproduce"):
             own: dict[str, Any] = {"jobs": self.jobs, "methods": self.methods, "frames": self.frames}
             seeds = 5 if self.seeds is None else self.seeds
-            more = {name: value for name, value in (("data", self.data), ("only_list", self.list)) if value}
+            given: dict[str, Any] = {"data": self.data, "only_list": self.list or None}
+            given["scheduler"] = self.scheduler
+            given["save_every"] = None if self.save_every == SAVE_EVERY else self.save_every
+            more = {name: value for name, value in given.items() if value is not None}
             takes = signature(module.reproduce).parameters
-            if odd := [name.removeprefix("only_") for name in more if name not in takes]:
+            if odd := [name.removeprefix("only_").replace("_", "-") for name in more if name not in takes]:
                 raise OwlValueError(f"reproduce: {self.name} has no --{odd[0]}; leave it out")
             return int(module.reproduce(output, seeds=seeds, **own, **more))
         same: dict[str, Any] = {"methods": self.methods, "seeds": self.seeds, "steps": self.frames}

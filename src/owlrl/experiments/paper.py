@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from owlrl.envs.task_sets import PENDULUM
 from owlrl.experiments.config import Run
 from owlrl.experiments.fanout import run_all, unfinished
+from owlrl.experiments.keeping import SAVE_EVERY
 from owlrl.experiments.recipes import recipe_of
 from owlrl.experiments.results import Result, load_results
 from owlrl.experiments.studies import study_table
@@ -288,6 +289,7 @@ def reproduce(
     jobs: int = 1,
     methods: tuple[str, ...] = (),
     frames: int | None = None,
+    save_every: float = SAVE_EVERY,
     only_list: bool = False,
 ) -> int:
     """Do what is missing at the paper's settings and print its tables; 1 if a run failed."""
@@ -296,7 +298,7 @@ def reproduce(
         for run in runs:
             print("missing" if unfinished([run], output) else "done   ", run.id)
         return 0
-    attempts = run_all(runs, output, jobs=jobs)
+    attempts = run_all(runs, output, jobs=jobs, save_every=save_every)
     results = list(load_results(output))
     print(paper_tables(results), study_table(runs, (r for r in results if r.run.control)), sep="\n", end="")
     return 1 if any(attempt.error is not None for attempt in attempts) else 0
