@@ -285,6 +285,32 @@ def test_a_forged_file_is_taken_only_in_the_form_that_is_written(tmp_path):
         assert time.perf_counter() - begun < 2.0
 
 
+@pytest.mark.parametrize(
+    ("state", "array"),
+    [
+        ("[1]", entry()),
+        ('{"list":[],"dict":[]}', entry()),
+        ('{"tensor":"a"}', entry(shape=[-1, -4])),
+        ('{"tensor":"a"}', entry("F7")),
+        ('{"tensor":"a"}', entry("U8", [True, 4])),
+    ],
+)
+def test_a_header_that_no_save_writes_is_not_blamed_on_memory(state, array, tmp_path):
+    forge(tmp_path / "s", state, {"a": array}, b"four")
+    with pytest.raises(OwlValueError) as caught:
+        load_state(tmp_path / "s")
+    assert checkpoint.UNLIKE in str(caught.value) and "memory" not in str(caught.value)
+
+
+def test_an_interrupt_after_the_file_was_moved_stays_an_interrupt(tmp_path):
+    path = tmp_path / "s"
+    with pytest.raises(KeyboardInterrupt), checkpoint._replacing(path):
+        (left,) = tmp_path.iterdir()
+        left.replace(path)
+        raise KeyboardInterrupt
+    assert [each.name for each in tmp_path.iterdir()] == ["s"]
+
+
 def test_a_file_that_is_cut_while_it_is_read_is_refused(tmp_path, monkeypatch):
     save_state(tmp_path / "s", {"a": torch.zeros(1_000)})
     read_header = checkpoint._read_header

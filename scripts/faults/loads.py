@@ -145,11 +145,12 @@ def interrupted(line: int) -> Iterator[list[int]]:
                 raise KeyboardInterrupt
         return trace
 
+    before = sys.gettrace()  # of a tool that measures coverage, say
     sys.settrace(trace)
     try:
         yield count
     finally:
-        sys.settrace(None)
+        sys.settrace(before)
 
 
 def _failed_load(owl: OwlWrapper, before: Tree, load: Callable[[], Any]) -> tuple[str, str | None]:

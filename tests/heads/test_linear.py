@@ -44,6 +44,21 @@ def test_the_stack_shares_memory_with_the_layers(bias):
         )
 
 
+@pytest.mark.parametrize("bias", [True, False])
+def test_weights_are_packed_where_all_layers_lie_in_the_stack(bias):
+    layers, stack = [nn.Linear(2, 3, bias=bias) for _ in range(4)], LinearStack()
+    stack.gather(layers)
+    packed = stack.packed(layers)
+    assert [tuple(tensor.shape) for tensor in packed] == [(4, 3, 2), (4, 3)][: 1 + bias]
+    assert torch.equal(packed[0], torch.stack([layer.weight for layer in layers]))
+    for moved in (0, 3):  # a layer at either end has another tensor: what the stack holds is not its weight
+        own = layers[moved].weight.data
+        layers[moved].weight.data = torch.full((3, 2), 7.0)
+        found = stack.packed(layers)
+        assert [id(tensor) for tensor in found[:4]] == [id(layer.weight) for layer in layers]
+        layers[moved].weight.data = own
+
+
 def test_padding_is_never_the_greedy_action():
     small, large = pad_columns([torch.full((2, 1), -1e9), torch.zeros(2, 3)])
     assert small.argmax(-1).tolist() == [0, 0] and small.shape == large.shape == (2, 3)

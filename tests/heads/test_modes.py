@@ -20,6 +20,14 @@ def test_each_submodule_gets_its_own_mode_back():
     assert [m.training for m in network.modules()] == [True, True, False, True]
 
 
+def test_heads_that_look_at_their_mode_are_changed_too():
+    q = MultiHeadQ(nn.Linear(2, 4), 4, 3, head=lambda n, m: nn.Sequential(nn.Dropout(), nn.Linear(n, m)))
+    q.add_head()
+    with eval_mode(q):
+        assert not any(head[0].training for head in q.heads)
+    assert all(head[0].training for head in q.heads)
+
+
 def test_a_linear_layer_with_a_hook_that_has_a_mode_is_not_passed_over():
     layer = nn.utils.spectral_norm(nn.Linear(3, 2))  # iterates on its buffers in training mode
     before = layer.weight_u.clone()

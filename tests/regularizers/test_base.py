@@ -201,3 +201,20 @@ def test_forgetting_one_task_keeps_those_before_and_after_it():
         near.remember(task, {"q": context(q, 0)})
     near.forget("two")
     assert list(near.kept) == ["one", "three"]
+
+
+def test_the_pull_is_measured_again_every_sixteenth_time():
+    q, near = learned()
+    optimizer = NoStep(q.parameters())
+    near.attach(optimizer)
+    shown = []
+    for step in range(17):
+        q.zero_grad()
+        q(observations(4)).square().sum().mul(1.0 + step).backward()
+        own = torch.stack([p.grad.norm() for p in q.shared_parameters().values()]).norm()
+        added = torch.stack([g.norm() for g in pull(q, near).values()]).norm()
+        optimizer.step()
+        shown.append(near.watch()["pull/q"])
+        if step in (0, 16):
+            assert shown[-1] == pytest.approx(float(added / own))
+    assert len(set(shown[:16])) == 1 and shown[16] == pytest.approx(shown[0] / 17)
