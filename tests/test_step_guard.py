@@ -83,6 +83,40 @@ def test_weights_are_checked_by_name():
         guard.check_weights()
 
 
+def test_weights_that_no_gradient_shows_are_found_while_training():
+    q, optimizer, guard = make()
+    guard.begin("a")
+    q.trunk.weight.data[0, 0] = float("inf")
+    for step in range(1, 128):
+        q.trunk.bias.grad = torch.ones(4)
+        optimizer.step()
+        assert guard.steps == step
+    message = "task 'a', step 128: the weights 'trunk.weight' of network 'q' are not finite; the step was not"
+    with pytest.raises(NonFiniteError, match=message):
+        optimizer.step()
+    assert guard.steps == 127
+
+
+@pytest.mark.parametrize("block", ["task", "stream"])
+def test_an_error_that_bad_weights_led_to_names_them(block):
+    """As a log-variance that is not finite, at which torch's distributions stop."""
+    script = own_actor_critic.make_script("sac")
+    owl = OwlWrapper(script.learner())
+    with pytest.raises(NonFiniteError) as caught, owl.task("a") if block == "task" else owl.stream():
+        own_actor_critic.train(script, own_actor_critic.Push(1.0), 120)
+        with torch.no_grad():
+            script.actor.log_std.bias.fill_(float("nan"))
+        own_actor_critic.train(script, own_actor_critic.Push(1.0), 120)
+    assert "the weights 'log_std.bias' of network 'actor' are not finite, and there was a ValueError" in str(
+        caught.value
+    )
+    assert isinstance(caught.value.__cause__, ValueError)
+    assert not owl.tasks["a" if block == "task" else "task 0"].visits
+    script.actor.log_std.bias.data.zero_()
+    with pytest.raises(KeyError), owl.task("b"):  # other errors stay what they are
+        raise KeyError("b")
+
+
 class Spoiled(gymnasium.Wrapper):
     """One number that is not finite, in one step: in its reward or in what is seen then."""
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from owlrl.describe.temperature import TaskTemperature
-from owlrl.errors import NonFiniteError, OwlStateError
+from owlrl.errors import NonFiniteError, OwlError, OwlStateError
 from owlrl.heads.growth import IdleHeads
 from owlrl.heads.modes import all_shown
 from owlrl.protocols import OffPolicyLearner
@@ -20,6 +20,8 @@ from owlrl.protocols import OffPolicyLearner
 __all__ = ["StepGuard"]
 
 PLAIN = (torch.float32, torch.float64)
+WEIGHTS_EVERY = 128  # steps; weights that a bad gradient did not make, where no gradient shows them
+GO_BACK = "Go back to a saved state"
 
 
 class StepGuard:
@@ -116,18 +118,22 @@ what it is made of, or lower the step size
 
     def check_weights(self) -> None:
         """Raise if any weight of a network, or its temperature, is not finite."""
-        if problem := self._temperature_problem():
-            raise NonFiniteError(
-                f"task {self._task!r}, step {self.steps}: {problem}; nothing was consolidated. Go back to a "
-                "saved state"
-            )
+        if problem := self._temperature_problem() or self._weight_problem():
+            raise NonFiniteError(f"{self._where()}: {problem}; nothing was consolidated. {GO_BACK}")
+
+    def explain(self, error: BaseException) -> None:
+        """Raise in place of somebody's error, torch's distributions' say, where weights are its reason."""
+        foreign = isinstance(error, Exception) and not isinstance(error, OwlError)
+        if foreign and (problem := self._weight_problem()):
+            text = f"{self._where()}: {problem}, and there was a {type(error).__name__}. {GO_BACK}"
+            raise NonFiniteError(text) from error
+
+    def _weight_problem(self) -> str | None:
         for name, network in self._learner.networks.items():
             for key, parameter in network.module.named_parameters():
                 if not bool(torch.isfinite(parameter).all()):
-                    raise NonFiniteError(
-                        f"task {self._task!r}, step {self.steps}: the weights {key!r} of network {name!r} "
-                        "are not finite; nothing was consolidated. Go back to a saved state"
-                    )
+                    return f"the weights {key!r} of network {name!r} are not finite"
+        return None
 
     def detach(self) -> None:
         """Stop looking."""
@@ -158,6 +164,8 @@ what it is made of, or lower the step size
             if counted and self._on_step is not None:
                 self._on_step(self.steps)
             self._check_gradient(optimizer)
+            if counted and self.steps % WEIGHTS_EVERY == 0 and (problem := self._weight_problem()):
+                raise NonFiniteError(f"{self._where()}: {problem}; the step was not made. {GO_BACK}")
         except BaseException:  # a step that was not made
             self.steps -= counted
             self.total -= counted

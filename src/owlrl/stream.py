@@ -280,8 +280,8 @@ class Streaming:
             stream.check()  # what came since the last look
             stream.finder.settle()
             owl._finish(stream.task, owl.tasks[stream.task])
-        except BaseException:
-            owl._break_off(stream.task, before, own_before)
+        except BaseException as error:
+            owl._break_off(stream.task, before, own_before, error)
             raise
         finally:
             stream.active = False

@@ -175,8 +175,8 @@ replay=TaskScopedReplay, tasks=['left', 'right'])
             self._enter(name, record)
             yield record
             self._finish(name, record)
-        except BaseException:
-            self._break_off(name, before, own_before)
+        except BaseException as error:
+            self._break_off(name, before, own_before, error)
             raise
         finally:
             record.steps += self._guard.end()
@@ -460,9 +460,7 @@ replay=TaskScopedReplay, tasks=['left', 'right'])
     def _refuse_inside(self, what: str) -> None:
         self._refuse_unwrapped(what)
         if self._current is not None:
-            raise OwlStateError(
-                f"OwlWrapper.{what}: the block of task {self._current!r} is still open; leave it first"
-            )
+            raise OwlStateError(f"OwlWrapper.{what}: task {self._current!r} is still open; leave its block")
 
     def _learned(self, name: str) -> TaskRecord:
         record = self.tasks.get(name)
@@ -515,7 +513,7 @@ replay=TaskScopedReplay, tasks=['left', 'right'])
         record.visits += 1
         record.own, record.unfinished, self._open = self._own_state(), None, None
 
-    def _break_off(self, name: str, before: int, own_before: dict[str, Any]) -> None:
+    def _break_off(self, name: str, before: int, own_before: dict[str, Any], error: BaseException) -> None:
         """Keep a visit as it is, to go on with, and make active what was before it."""
         if sys.is_finalizing():  # the block was open when the interpreter ended, and torch went first
             return
@@ -525,6 +523,7 @@ replay=TaskScopedReplay, tasks=['left', 'right'])
             self.tasks[name].unfinished = self._own_state()
         self._activate(before)
         self._load_own(own_before)
+        self._guard.explain(error)
 
     def _remember(self, name: str, record: TaskRecord) -> None:
         """Fit the task's model and store its answers from its remembered rows; both or neither."""
