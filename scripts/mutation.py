@@ -159,21 +159,21 @@ def made(stratum: str, path: Path, line: int, operator: str, occurrence: int) ->
     }
 
 
+def placed(text: str, mutant: Mutant) -> int | None:
+    """At which line (from 1) of the file's text the mutation begins; None if those lines are gone or not one."""
+    lines, size = text.splitlines(), len(mutant["before"])
+    if lines[mutant["first"] - 1 : mutant["first"] - 1 + size] == mutant["before"]:
+        return int(mutant["first"])
+    found = [k + 1 for k in range(len(lines)) if size and lines[k : k + size] == mutant["before"]]
+    return found[0] if len(found) == 1 else None
+
+
 def mutated(text: str, mutant: Mutant) -> str | None:
     """The file's text with the mutation; None if the line is not what it was when the sample was drawn."""
-    lines = text.splitlines()
-    begin = mutant["first"] - 1
-    end = begin + len(mutant["before"])
-    if lines[begin:end] != mutant["before"]:
-        found = [
-            k
-            for k in range(len(lines))
-            if mutant["before"] and lines[k : k + end - begin] == mutant["before"]
-        ]
-        if len(found) != 1:
-            return None
-        begin, end = found[0], found[0] + end - begin
-    return "\n".join([*lines[:begin], *mutant["after"], *lines[end:], ""])
+    lines, first = text.splitlines(), placed(text, mutant)
+    if first is None:
+        return None
+    return "\n".join([*lines[: first - 1], *mutant["after"], *lines[first - 1 + len(mutant["before"]) :], ""])
 
 
 # ------------------------------------------------------------------------------------------------- the tests
@@ -231,9 +231,10 @@ def covering(copy: Path) -> dict[tuple[str, int], set[str]]:
     return found
 
 
-def chosen_tests(mutant: Mutant, by_line: Any, seconds: dict[str, float]) -> list[str]:
-    """The tests to run against a mutant, likely killers first."""
-    lines = range(mutant["line"], max(mutant["line"], mutant["first"]) + 1)
+def chosen_tests(mutant: Mutant, text: str, by_line: Any, seconds: dict[str, float]) -> list[str]:
+    """The tests to run against a mutant of a file with this text, likely killers first."""
+    moved = (placed(text, mutant) or mutant["first"]) - mutant["first"]  # since the sample was drawn
+    lines = range(mutant["line"] + moved, max(mutant["line"], mutant["first"]) + moved + 1)
     tests = set().union(*(by_line.get((mutant["path"], line), set()) for line in lines))
     if not tests:  # a line that is executed when the file is imported
         tests = set().union(*(found for (path, _), found in by_line.items() if path == mutant["path"]))
@@ -384,7 +385,7 @@ def run(directory: Path | None, *, again: bool, strata: Sequence[str] = ()) -> N
             done = ("killed",) if again else ("killed", "endless", "survived")
             if results.get(key, {}).get("outcome") in done:
                 continue
-            tests = chosen_tests(mutant, by_line, seconds)
+            tests = chosen_tests(mutant, (copy / mutant["path"]).read_text(), by_line, seconds)
             if tests and mutant["stratum"] not in sound:  # the same way, without a mutation
                 unchanged = run_mutant(copy, {**mutant, "after": mutant["before"]}, tests, seconds)
                 if unchanged != "survived":
