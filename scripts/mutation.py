@@ -160,7 +160,7 @@ def made(stratum: str, path: Path, line: int, operator: str, occurrence: int) ->
 
 
 def placed(text: str, mutant: Mutant) -> int | None:
-    """At which line (from 1) of the file's text the mutation begins; None if those lines are gone or not one."""
+    """The line (from 1) at which the mutation begins in the file's text; None if that is not clear."""
     lines, size = text.splitlines(), len(mutant["before"])
     if lines[mutant["first"] - 1 : mutant["first"] - 1 + size] == mutant["before"]:
         return int(mutant["first"])
