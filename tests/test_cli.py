@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import errno
 import json
 import os
 import random
@@ -62,7 +63,7 @@ def trained(tmp_path_factory):
     return checkpoint
 
 
-def test_train_writes_and_prints(tmp_path, capsys):
+def test_train_writes_and_prints(tmp_path, capsys, monkeypatch):
     command = ["train", *CORRIDORS, *SMALL, *SETTINGS, "--output", str(tmp_path)]
     assert main(command) == 0
     out = capsys.readouterr().out
@@ -73,6 +74,11 @@ def test_train_writes_and_prints(tmp_path, capsys):
     told = json.loads(line)
     assert set(told["success"]) == {"oracle", "random"}
     assert {row["task"] for row in told["rows"]} == {"crossroads-0", "crossroads-1"}
+
+    def read_only(*_, **__):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(Path, "unlink", read_only)  # what is done can be shown from any disk
     assert main(command) == 0
     assert "is there already" in capsys.readouterr().out
 

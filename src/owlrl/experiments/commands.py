@@ -6,6 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
@@ -156,7 +157,8 @@ class Train:
                 run, checkpoint=checkpoint, progress=True, resume=part, save_every=self.save_every
             )
             write_result(self.output, result)
-        part.unlink(missing_ok=True)
+        with suppress(OSError):  # where nothing can be written, nothing is in the way either
+            part.unlink()
         if self.compile:
             say(self.json, f"compiled in {result.info['seconds']['compile']:.0f} s, a part of its training")
         say(self.json, result_text(result), f"\nresult: {path}\nfor owlrl evaluate: {checkpoint}")
