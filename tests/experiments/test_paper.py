@@ -132,7 +132,7 @@ def test_what_is_there_once_more_is_shown_when_it_was_run_and_not_counted():
 def test_reproduce_runs_what_is_missing_and_prints_the_tables(tmp_path, capsys, monkeypatch):
     done = []
 
-    def run_all(runs, output, *, jobs):
+    def run_all(runs, output, *, jobs, save_every):
         done.extend(runs)
         write_result(output, result(runs[0], "oracle", 0.0, 0.0))
         return []
