@@ -220,3 +220,15 @@ def test_clear_forgets_everything():
     assert len(ring) == ring.span == len(ring.live_rows()) == 0
     put(ring, Step(1, 0, 0.0, 2, False, False))
     assert ring.live_rows().tolist() == [0]
+
+
+def test_the_newest_rows_are_equal_bytes_whatever_was_there_before_them():
+    old, fresh = make(8), make(8)
+    for step in walk(40, episode=4):
+        put(old, step)
+    for step in walk(40, episode=4)[-8:]:
+        put(fresh, step)
+    for limit in range(1, 7):
+        one, other = old.newest(limit), fresh.newest(limit)
+        assert int(one["live"].sum()) == limit < len(one["live"])  # where an episode ended nothing starts
+        assert all(one[name].tobytes() == other[name].tobytes() for name in one)
