@@ -59,6 +59,14 @@ def test_given_arrays_are_copied():
     assert scaling.observation(np.zeros((1, 2), np.float32)).tolist() == [[0.0, 0.0]]
 
 
+@pytest.mark.parametrize("two", [np.array(2.0), torch.tensor(2.0), np.float32(2.0)])
+def test_a_number_may_come_as_an_array_without_axes(two):
+    scaling = Scaling(reward_std=two, reward_clip=two, observation_clip=two)
+    assert (scaling.reward_std, scaling.reward_clip, scaling.observation_clip) == (2.0, 2.0, 2.0)
+    assert type(scaling.reward_std) is float
+    assert scaling.reward(np.array([3.0, 30.0])).tolist() == [1.5, 2.0]
+
+
 def test_bad_statistics_are_named_together():
     with pytest.raises(OwlValueError, match=r"Scaling: 4 problems:\n.*observation_mean is array\(\[nan\]\)"):
         Scaling(np.array([np.nan]), np.array([1.0, 0.0]), -1.0, reward_std=0.0)
