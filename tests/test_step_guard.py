@@ -83,6 +83,16 @@ def test_weights_are_checked_by_name():
         guard.check_weights()
 
 
+def test_weights_of_targets_are_checked_too():
+    q, target = MultiHeadQ(nn.Linear(2, 4), 4, 2), MultiHeadQ(nn.Linear(2, 4), 4, 2)
+    guard = StepGuard(QLearner(q, target, torch.optim.SGD(q.parameters(), lr=0.1)))
+    guard.begin("a")
+    guard.check_weights()
+    target.trunk.bias.data[1] = float("nan")
+    with pytest.raises(NonFiniteError, match=r"the weights 'trunk.bias' of the target of 'q' are not finite"):
+        guard.check_weights()
+
+
 def test_weights_that_no_gradient_shows_are_found_while_training():
     q, optimizer, guard = make()
     guard.begin("a")
@@ -192,20 +202,19 @@ def test_an_action_is_stopped_too_and_the_step_can_be_made_when_it_is_put_right(
     assert owl.tasks["a"].visits == 1
 
 
-def test_messages_name_the_optimizer_where_there_are_several():
+@pytest.mark.parametrize(
+    ("value", "quantity"), [(1000.0, "alpha is not finite"), (-torch.inf, "log_alpha is not finite")]
+)
+def test_messages_name_the_optimizer_where_there_are_several(value, quantity):
     script = own_actor_critic.make_script("sac")
     owl = OwlWrapper(script.learner())
     with owl.task("a"):
         own_actor_critic.train(script, own_actor_critic.Push(), 80)
-    with torch.no_grad():
-        script.log_alpha.fill_(1000.0)
     with (
-        pytest.raises(
-            NonFiniteError, match=r"alpha is not finite.* the step of the '\w+' optimizer was not made"
-        ),
+        pytest.raises(NonFiniteError, match=rf": {quantity}.* the step of the '\w+' optimizer was not made"),
         owl.task("a"),
     ):
-        script.log_alpha.data.fill_(1000.0)
+        script.log_alpha.data.fill_(value)
         own_actor_critic.train(script, own_actor_critic.Push(), 80)
 
 

@@ -129,10 +129,12 @@ what it is made of, or lower the step size
             raise NonFiniteError(text) from error
 
     def _weight_problem(self) -> str | None:
-        for name, network in self._learner.networks.items():
-            for key, parameter in network.module.named_parameters():
-                if not bool(torch.isfinite(parameter).all()):
-                    return f"the weights {key!r} of network {name!r} are not finite"
+        of = {"network": self._learner.networks, "the target of": self._learner.targets}
+        for what, networks in of.items():
+            for name, network in networks.items():
+                for key, parameter in network.module.named_parameters():
+                    if not bool(torch.isfinite(parameter).all()):
+                        return f"the weights {key!r} of {what} {name!r} are not finite"
         return None
 
     def detach(self) -> None:
@@ -215,6 +217,8 @@ what it is made of, or lower the step size
             log_alpha = temperature.log_alpha.detach()
             if not bool(torch.isfinite(log_alpha.exp()).all()):
                 return f"alpha is not finite (log_alpha is {float(log_alpha)})"
+            if bool(torch.isneginf(log_alpha).any()):  # alpha is 0 then, and stays
+                return "log_alpha is not finite (it is -inf)"
             grad = temperature.log_alpha.grad
             if grad is not None and not bool(torch.isfinite(grad).all()):
                 return "the gradient of log_alpha is not finite"
