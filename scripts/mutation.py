@@ -10,7 +10,7 @@ cosmic-ray's operators that apply there. Left out: annotations and f-strings (wo
 runs far too long.
 
 The tests of a mutant are those that execute its line: first those that mirror its file, then the others from
-the quickest on, together about `BUDGET` seconds. Each mutant runs in a process forked from one that has the
+the quickest on, together about `BUDGET` seconds, with ``--again`` `AGAIN`. Each mutant runs in a process forked from one that has the
 libraries imported, in a copy of the checkout.
 """
 
@@ -64,6 +64,7 @@ PARTS = (  # of the tests: those of the strata and those that use them most, in 
 )
 FIRST = 12  # tests that are tried before all the others are collected
 BUDGET = 15.0  # seconds of tests per mutant
+AGAIN = 60.0  # the same for one that survived those
 PATIENCE = 60  # seconds of a busy core more than expected until a mutant counts as endless
 NO_CHANGE = ("Eq_Is", "Is_Eq", "NotEq_IsNot", "IsNot_NotEq")
 SIGNS = (("-", "before"), ("+", "after"))
@@ -231,7 +232,9 @@ def covering(copy: Path) -> dict[tuple[str, int], set[str]]:
     return found
 
 
-def chosen_tests(mutant: Mutant, text: str, by_line: Any, seconds: dict[str, float]) -> list[str]:
+def chosen_tests(
+    mutant: Mutant, text: str, by_line: Any, seconds: dict[str, float], budget: float = BUDGET
+) -> list[str]:
     """The tests to run against a mutant of a file with this text, likely killers first."""
     moved = (placed(text, mutant) or mutant["first"]) - mutant["first"]  # since the sample was drawn
     lines = range(mutant["line"] + moved, max(mutant["line"], mutant["first"]) + moved + 1)
@@ -249,7 +252,7 @@ def chosen_tests(mutant: Mutant, text: str, by_line: Any, seconds: dict[str, flo
     taken, total = [], 0.0
     for test in sorted(tests, key=order):
         total += seconds.get(test, 1.0)
-        if total > BUDGET and taken:
+        if total > budget and taken:
             break
         taken.append(test)
     return taken
@@ -382,10 +385,11 @@ def run(directory: Path | None, *, again: bool, strata: Sequence[str] = ()) -> N
             key = key_of(mutant)
             if strata and mutant["stratum"] not in strata:
                 continue
-            done = ("killed",) if again else ("killed", "endless", "survived")
+            done = ("killed", "endless", *([] if again else ["survived"]))
             if results.get(key, {}).get("outcome") in done:
                 continue
-            tests = chosen_tests(mutant, (copy / mutant["path"]).read_text(), by_line, seconds)
+            text, budget = (copy / mutant["path"]).read_text(), AGAIN if again else BUDGET
+            tests = chosen_tests(mutant, text, by_line, seconds, budget)
             if tests and mutant["stratum"] not in sound:  # the same way, without a mutation
                 unchanged = run_mutant(copy, {**mutant, "after": mutant["before"]}, tests, seconds)
                 if unchanged != "survived":

@@ -1008,6 +1008,18 @@ def test_evaluation_uses_the_selector_and_the_seed_that_it_is_given(monkeypatch)
     owl.evaluate(Signs(), selector=given, episodes=1)
     assert given.probabilities.tolist() == [0.5, 0.5]
 
+    class Counted(UniformSelector):
+        resets = 0
+
+        def reset(self, *arguments, **options):
+            self.resets += 1
+            super().reset(*arguments, **options)
+
+    for kept, resets in (({}, 3), ({"keep_evidence": True}, 1)):  # by default each episode starts over
+        counted = Counted(seed=0)
+        owl.evaluate(Signs(), selector=counted, episodes=3, **kept)
+        assert counted.resets == resets
+
     def noted(seed):
         seeds.append(seed)
         return ExpWeightsSelector(seed=seed)

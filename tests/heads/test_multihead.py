@@ -393,9 +393,11 @@ def test_the_last_head_is_removed_again(dueling):
         q.all_heads(x)
     q.remove_last_head()
     assert q.num_heads == 2 and torch.allclose(q.all_heads(x), torch.stack(kept))
-    q.add_head(num_actions=3)  # as many heads as when it was last looked whether they are equally large
-    assert q.all_heads(x).shape == (3, 3, 3)
     q.remove_last_head()
+    q.add_head(num_actions=3)  # as many heads as when it was last looked whether they are equally large
+    assert q.all_heads(x).shape == (2, 3, 3)
+    q.remove_last_head()
+    q.add_head()
     q.activate(1)
     with pytest.raises(OwlStateError, match="2 heads and 1 is active"):
         q.remove_last_head()
