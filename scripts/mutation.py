@@ -10,8 +10,8 @@ cosmic-ray's operators that apply there. Left out: annotations and f-strings (wo
 runs far too long.
 
 The tests of a mutant are those that execute its line: first those that mirror its file, then the others from
-the quickest on, together about `BUDGET` seconds, with ``--again`` `AGAIN`. Each mutant runs in a process forked
-from one that has the libraries imported, in a copy of the checkout.
+the quickest on, together about `BUDGET` seconds, with ``--again`` `AGAIN`. Each mutant runs in a process
+forked from one that has the libraries imported, in a copy of the checkout.
 """
 
 from __future__ import annotations

@@ -214,10 +214,10 @@ what it is made of, or lower the step size
 
     def _temperature_problem(self) -> str | None:
         for temperature in self._temperatures:
-            log_alpha = temperature.log_alpha.detach()
-            if not bool(torch.isfinite(log_alpha.exp()).all()):
-                return f"alpha is not finite (log_alpha is {float(log_alpha)})"
-            if bool(torch.isneginf(log_alpha).any()):  # alpha is 0 then, and stays
+            value = float(temperature.log_alpha.detach())
+            if not value <= math.log(torch.finfo(temperature.log_alpha.dtype).max):
+                return f"alpha is not finite (log_alpha is {value})"
+            if value == -math.inf:  # alpha is 0 then, and stays
                 return "log_alpha is not finite (it is -inf)"
             grad = temperature.log_alpha.grad
             if grad is not None and not bool(torch.isfinite(grad).all()):
