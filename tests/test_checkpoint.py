@@ -290,7 +290,7 @@ def test_a_forged_file_is_taken_only_in_the_form_that_is_written(tmp_path):
     [
         ("[1]", entry()),
         ('{"list":[],"dict":[]}', entry()),
-        ('{"tensor":"a"}', entry(shape=[-1, -4])),
+        ('{"tensor":"a"}', entry(shape=[-1, -1, 4])),
         ('{"tensor":"a"}', entry("F7")),
         ('{"tensor":"a"}', entry("U8", [True, 4])),
     ],
