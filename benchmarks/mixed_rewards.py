@@ -21,9 +21,10 @@ from typing import Any
 
 import numpy as np
 
+from owlrl.acting import run_episodes
 from owlrl.experiments import Run, Session, resolve_tasks, table_of
-from owlrl.experiments.episodes import run_lanes
-from owlrl.experiments.training import repeatable
+from owlrl.experiments.repeatable import repeatable
+from owlrl.experiments.tasks import vector_env
 
 RESULTS = Path(__file__).parent / "results" / "mixed"
 TASKS = "Crossroads-4"
@@ -48,22 +49,26 @@ def trained(seed: int, *, scale: float, frames: int) -> Session:
             table = table_of(spec)
             session.tasks[name] = replace(table, reward=scale * table.reward)
     for task in session.tasks:
-        with session.task(task):
-            session.agent.learn(frames)
+        session.train(task, session.env(task), frames)
     return session
 
 
 def measured(session: Session, policy: str) -> dict[str, float]:
     """In the dense tasks: how often heads of sparse tasks act, and how often the goal is reached."""
-    tables = {name: session.tasks[name] for name in DENSE}
-    truth = [name for name in tables for _ in range(EPISODES)]
-    lanes = session.lanes(list(tables.values()), EPISODES)
-    found = run_lanes(session.policy(policy, truth), lanes, consecutive=IN_A_ROW)
     sparse = [place for place, name in enumerate(session.heads) if name not in DENSE]
-    before_end = np.arange(len(found.arms))[:, None] < found.lengths[0]  # (T, E)
-    acted = np.isin(found.arms, sparse) & before_end
-    first, last = found.success[[0, -1]].mean(axis=1).tolist()
-    return {"sparse": float(acted.sum() / before_end.sum()), "first": first, "last": last}
+    acted, steps, success = 0.0, 0, []
+    for name in DENSE:
+        policy_of = session.policy_of(policy, [name] * EPISODES)
+        env, chosen = vector_env(session.tasks[name], EPISODES), {"seed": 10_000 + session.run.seed}
+        count = EPISODES * IN_A_ROW
+        found = run_episodes(policy_of, env, episodes=count, keep_evidence=True, **chosen)
+        order = np.argsort(found.env, kind="stable").reshape(EPISODES, IN_A_ROW)  # by environment, in turn
+        first = order[:, 0]
+        acted += float((found.acted[first][:, sparse].sum(axis=1) * found.lengths[first]).sum())
+        steps += int(found.lengths[first].sum())
+        success.append(found.success[order])
+    ends = np.concatenate(success).mean(axis=0)
+    return {"sparse": acted / steps, "first": float(ends[0]), "last": float(ends[-1])}
 
 
 def main() -> None:

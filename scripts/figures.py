@@ -11,17 +11,18 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from benchmarks.defaults import judgements
-from owlrl.experiments import Result, completions, four_rooms, q_heatmap, selection_bars, study_runs
+from owlrl.experiments import Trial, completions, four_rooms, q_heatmap, selection_bars, study_runs
 from owlrl.experiments.multi_mnist import draw_supervised, supervised_rows
 from owlrl.experiments.plots import INK, QUIET, new_figure, plain
 from owlrl.experiments.summary import Estimate, Group, group_by_run, single_task_scores
-from owlrl.experiments.thousand import draw_thousand, read_rows
+from owlrl.experiments.thousand import draw_thousand, looks
 from scripts import compared, rooms
 from scripts.notebook_page import pictures
 from scripts.results_data import ROOT, results_in
@@ -62,8 +63,8 @@ class Row(NamedTuple):
 def groups_of(study: str, seeds: int, directory: str = GRID) -> list[Group]:
     """A study's results, seeds of one run together."""
     order = {run.id: place for place, run in enumerate(study_runs(study, seeds=seeds))}
-    found = [result for result in results_in(directory) if result.run.id in order]
-    return group_by_run(sorted(found, key=lambda result: order[result.run.id]))
+    found = [trial for trial in results_in(directory) if trial.id in order]
+    return group_by_run(sorted(found, key=lambda trial: order[trial.id]))
 
 
 def summary() -> Iterator[Row]:
@@ -76,7 +77,7 @@ def summary() -> Iterator[Row]:
                 gain = group.forward_transfer(single_task_scores(alone, group.run))
                 unknown = group.estimate(UNKNOWN[method]) if method in UNKNOWN else None
                 given, lost = group.estimate("oracle"), group.forgetting()
-                yield Row(title, NAMES[method], len(group.results), given, unknown, lost, gain)
+                yield Row(title, NAMES[method], len(group.trials), given, unknown, lost, gain)
 
 
 def summary_table(*studies: str) -> str:
@@ -187,7 +188,7 @@ def draw_unseen() -> Any:
     rows = [
         (f"{NAMES[group.run.method]}, {policy}", group.estimate(policy, label=label))
         for group in groups_of("unseen", 3)
-        for policy in group.policies(label)
+        for policy in group.modes(label)
     ]
     return _lying_bars(rows, "share of 100 unseen levels solved (three seeds)")
 
@@ -293,13 +294,13 @@ def draw_sac() -> Any:
 def _solved_over_time(group: Group) -> tuple[np.ndarray, np.ndarray]:
     """Frames, and how many levels are solved then, (seeds, checks)."""
 
-    def of(result: Result) -> dict[int, float]:
+    def of(trial: Trial) -> dict[int, float]:
         sums: dict[int, float] = {}
-        for row in result.select("score", policy="oracle"):
-            sums[row["step"]] = sums.get(row["step"], 0.0) + row["score"]
+        for step, _, score in trial.course("oracle"):
+            sums[step] = sums.get(step, 0.0) + score
         return sums
 
-    seeds = [of(result) for result in group.results]
+    seeds = [of(trial) for trial in group.trials]
     steps = sorted(set.intersection(*(set(seed) for seed in seeds)))
     return np.array(steps), np.array([[seed[step] for step in steps] for seed in seeds])
 
@@ -310,7 +311,7 @@ def draw_curve() -> Any:
     axes = figure.subplots()
     colours = {ONE_HEAD: COLOURS["one"], PAPER: "#cc6677", OURS: COLOURS["task given"]}
     groups = [group for group in groups_of("sc5", 10) if group.run.method in NAMES]
-    spans = [(row["start"], row["end"]) for row in groups[0].results[0].select("training")]
+    spans = list(pairwise(groups[0].trials[0].starts()))
     for k, (start, end) in enumerate(spans):
         axes.axvspan(start, end, color="#eeeeee" if k % 2 else "#f8f8f8", lw=0)
         axes.text((start + end) / 2, 5.35, f"level {k + 1}", ha="center", fontsize=8, color=QUIET)
@@ -331,10 +332,10 @@ def _of_sc5(*methods: str) -> list[Group]:
 
 def draw_completions() -> Any:
     """How often each of five crossings was solved so far."""
-    return completions([result for group in _of_sc5(*NAMES) for result in group.results])
+    return completions([trial for group in _of_sc5(*NAMES) for trial in group.trials])
 
 
-THOUSAND = sorted((ROOT / RUNS / "thousand").glob("*.jsonl"))
+THOUSAND = f"{RUNS}/thousand"
 
 # Each figure, and what it is drawn from.
 FIGURES: dict[str, tuple[Callable[[], Any], Sequence[str]]] = {
@@ -354,7 +355,7 @@ FIGURES: dict[str, tuple[Callable[[], Any], Sequence[str]]] = {
     "completions": (draw_completions, [GRID]),
     "selection-bars": (lambda: selection_bars(_of_sc5(PAPER)[0]), [GRID]),
     "multi-mnist": (lambda: draw_supervised(supervised_rows(ROOT / MULTI_MNIST)), [MULTI_MNIST]),
-    "thousand": (lambda: draw_thousand(list(read_rows(THOUSAND))), [f"{RUNS}/thousand"]),
+    "thousand": (lambda: draw_thousand(looks(results_in(THOUSAND))), [THOUSAND]),
     "reference-sac": (draw_sac, [f"{RUNS}/sac_returns.jsonl"]),
     **{
         name: (partial(compared.draw, name), [runs, "scripts/compared.py"])

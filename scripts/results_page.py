@@ -68,7 +68,7 @@ BLOCKS = {
     "paper-selection": selection_table,
     "paper-multi-mnist": lambda: supervised_table(supervised_rows(ROOT / MULTI_MNIST)),
     "paper-mixed": mixed_table,
-    "study-thousand": lambda: f"\n{thousand.table(list(thousand.read_rows(THOUSAND)))}\n\n",
+    "study-thousand": lambda: f"\n{thousand.table(thousand.looks(results_in(THOUSAND)))}\n\n",
     **{f"study-{name}": partial(compared.block, name) for name in compared.STUDIES},
 }
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import errno
 import json
 import os
 import random
@@ -13,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from inspect import signature
 from pathlib import Path
 
 import gymnasium
@@ -24,18 +24,20 @@ import owlrl_command
 from owlrl import cli
 from owlrl.checkpoint import load_state, save_state
 from owlrl.cli import main
-from owlrl.errors import OwlStateError, OwlValueError
+from owlrl.errors import OwlValueError
 from owlrl.experiments import (
     METHODS,
     STUDIES,
+    Session,
     StudyPlan,
+    Trial,
     cheetah,
-    commands,
-    fanout,
+    comparison,
     keeping,
     resolve_tasks,
+    studies,
     study_runs,
-    training,
+    thousand,
 )
 from owlrl.experiments.comparison import plan_of_file
 from owlrl.experiments.tasks import seeded_task
@@ -63,7 +65,7 @@ def trained(tmp_path_factory):
     return checkpoint
 
 
-def test_train_writes_and_prints(tmp_path, capsys, monkeypatch):
+def test_train_writes_and_prints(tmp_path, capsys):
     command = ["train", *CORRIDORS, *SMALL, *SETTINGS, "--output", str(tmp_path)]
     assert main(command) == 0
     out = capsys.readouterr().out
@@ -74,11 +76,6 @@ def test_train_writes_and_prints(tmp_path, capsys, monkeypatch):
     told = json.loads(line)
     assert set(told["success"]) == {"oracle", "random"}
     assert {row["task"] for row in told["rows"]} == {"crossroads-0", "crossroads-1"}
-
-    def read_only(*_, **__):
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-
-    monkeypatch.setattr(Path, "unlink", read_only)  # what is done can be shown from any disk
     assert main(command) == 0
     assert "is there already" in capsys.readouterr().out
 
@@ -109,7 +106,7 @@ def test_a_task_of_the_same_name_is_not_the_one_that_was_trained(trained, capsys
     told = json.loads(capsys.readouterr().out)
     assert told["success"] == {} and set(told["others"]["others"]) == {"random"}  # nobody can be told
     assert {row["task"] for row in told["rows"]} == {"other crossroads-0", "other crossroads-1"}
-    assert not any("identified" in row for row in told["rows"])
+    assert not any(row["found"] for row in told["rows"])
 
 
 @pytest.mark.parametrize(
@@ -126,7 +123,7 @@ def test_evaluate_refuses_what_cannot_be_made(trained, capsys, arguments, words)
 
 
 def test_what_cannot_be_written_is_said_before_any_work(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(training.Course, "_learn", None)  # nothing is trained
+    monkeypatch.setattr(Session, "train", None)  # nothing is trained
     file = tmp_path / "file"
     file.write_text("")
     for command in (["train", *CORRIDORS, *SMALL], ["reproduce", "sc3"]):
@@ -226,11 +223,11 @@ def test_evaluate_on_its_own_tasks_and_on_others(trained, capsys):
 
 
 def test_evaluate_equals_the_evaluation_of_training(trained, capsys):
-    kept = json.loads(trained.with_suffix(".jsonl").read_text().splitlines()[0])
-    assert main(["evaluate", str(trained), "--episodes", str(kept["run"]["episodes"]), "--json"]) == 0
+    kept = Trial.read(trained.with_suffix(".jsonl"))
+    episodes = str(kept.settings["eval_episodes"])
+    assert main(["evaluate", str(trained), "--episodes", episodes, "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
-    lines = [json.loads(line) for line in trained.with_suffix(".jsonl").read_text().splitlines()]
-    assert rows == [line for line in lines if line.get("kind") == "evaluation"]
+    assert [{**row, "visit": 1} for row in rows] == kept.final() != []
 
 
 @pytest.mark.parametrize(
@@ -304,7 +301,7 @@ def test_help_has_examples(capsys, command):
 
 
 def test_help_names_every_study_and_method(capsys):
-    for command, names in {"reproduce": [*STUDIES, *commands.STUDY_FILES], "train": METHODS}.items():
+    for command, names in {"reproduce": [*STUDIES, *studies.MODULES], "train": METHODS}.items():
         with pytest.raises(SystemExit):
             main([command, "--help"])
         words = set(re.split(r"[^\w+.-]+", capsys.readouterr().out))
@@ -323,14 +320,14 @@ def test_reproduce_prints_tables_and_failures(tmp_path, capsys, monkeypatch):
         return [tiny(seed=seed, frames=128), tiny(seed=seed, frames=64, method="owl")]
 
     monkeypatch.setitem(STUDIES, "small", StudyPlan("two", make))
-    real = fanout.run_experiment
+    real = comparison.run_trial
 
-    def failing(run, **options):
-        if run.method == "owl":
+    def failing(plan, trial, **options):
+        if trial.method == "owl":
             raise ValueError("no luck")
-        return real(run, **options)
+        return real(plan, trial, **options)
 
-    monkeypatch.setattr(fanout, "run_experiment", failing)
+    monkeypatch.setattr(comparison, "run_trial", failing)
     command = ["reproduce", "small", "--seeds", "1", "--output", str(tmp_path)]
     assert main(command) == 1
     out, err = capsys.readouterr()
@@ -340,40 +337,34 @@ def test_reproduce_prints_tables_and_failures(tmp_path, capsys, monkeypatch):
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["done", "missing"]
 
 
-def test_a_study_in_a_file(tmp_path, monkeypatch, capsys):
-    def compared(path, **options):
-        asked.append((path.name, options))
-        raise OwlStateError("enough")
-
-    asked = []
-    monkeypatch.setattr(commands, "compare_file", compared)
-    told = refused(capsys, "reproduce", "cheetah", "--seeds", "2", "--frames", "9", "--output", str(tmp_path))
-    assert told == "owlrl: enough\n"
-    ((name, options),) = asked
-    assert name == "cheetah.py" and options["output"] == tmp_path / "cheetah"
-    assert (options["seeds"], options["steps"], options["methods"]) == (2, 9, None)
+def test_studies_that_are_modules_are_listed_with_their_methods_and_frames(tmp_path, capsys):
     listed = ["reproduce", "cheetah", "--list", "--seeds", "1", "--methods", "owl", "--output", str(tmp_path)]
-    first = plan_of_file(cheetah.__file__, seeds=1, methods=["owl"]).trials()[0].id
-    (tmp_path / "cheetah").mkdir()
-    (tmp_path / "cheetah" / f"{first}.jsonl").touch()
+    first, second = plan_of_file(cheetah.__file__, seeds=1, methods=["owl"]).trials()
+    first.write(tmp_path / "cheetah")
+    (tmp_path / "cheetah" / f"{second.id}.jsonl").touch()  # no result
     assert main(listed) == 0
-    assert capsys.readouterr().out.split()[:3] == ["done", first, "missing"]
+    assert capsys.readouterr().out.split() == ["done", first.id, "missing", second.id]
+    counts = {"thousand": 3, "multi_mnist": 6, "treasure": 8, "reacher": 4, "minatar": 5}
+    for name, count in counts.items():
+        assert main(["reproduce", name, "--list", "--seeds", "1", "--output", str(tmp_path)]) == 0
+        out = capsys.readouterr().out.splitlines()
+        assert len(out) == count and all(line.startswith("missing") for line in out)
+    assert main(["reproduce", "thousand", "--list", "--methods", "owl", "--frames", "2000"]) == 0
+    assert capsys.readouterr().out.startswith("missing owl-s0-")
 
 
-def test_a_study_that_does_its_own_runs(tmp_path, capsys, monkeypatch):
-    def own(output, **options):
-        asked.append((output, options))
-        return 0
-
-    asked = []
-    monkeypatch.setitem(commands.STUDY_FILES, "cheetah", "another")
-    monkeypatch.setattr(cheetah, "reproduce", own, raising=False)
-    assert main(["reproduce", "cheetah", "--jobs", "2", "--output", str(tmp_path)]) == 0
-    assert asked == [(tmp_path / "cheetah", {"seeds": 5, "jobs": 2, "methods": (), "frames": None})]
-    told = refused(capsys, "reproduce", "paper", "--data", str(tmp_path))
-    assert "paper has no --data; leave it out" in told
-    assert "has no --list" in refused(capsys, "reproduce", "multi_mnist", "--list")
-    assert "has no --save-every" in refused(capsys, "reproduce", "thousand", "--save-every", "5")
+def test_a_study_that_is_a_module_is_run_by_all_jobs(tmp_path, capsys):
+    small = ["--seeds", "1", "--methods", "owl", "bare", "--frames", "1000", "--jobs", "2"]
+    real = thousand.parts
+    command = ["reproduce", "thousand", *small, "--output", str(tmp_path)]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(thousand, "parts", lambda **chosen: real(**chosen, goals=2))
+        patched.setattr(studies, "signature", lambda make: signature(real))
+        assert main(command) == 0
+        out, err = capsys.readouterr()
+    assert "2 runs of 2 to do" in err and "2 at once" in err
+    assert [line.split(" | ")[2] for line in out.splitlines()[2:]] == ["1", "2", "1", "2"]
+    assert "paper has no --data; leave it out" in refused(capsys, "reproduce", "paper", "--data", "x")
 
 
 def test_the_paper_s_runs_are_listed(tmp_path, capsys):
@@ -399,7 +390,7 @@ def test_version_and_overview(capsys):
 def test_reproduce_lists_studies_and_takes_some_methods_and_frames(capsys):
     assert main(["reproduce", "--list"]) == 0
     listed = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
-    assert listed == [*STUDIES, *commands.STUDY_FILES]
+    assert listed == [*STUDIES, *studies.MODULES]
     some = ["--seeds", "2", "--methods", "owl", "--frames", "77", "--output", "nowhere", "--list"]
     assert main(["reproduce", "sc3+dk2", *some]) == 0
     names = [line.split()[1] for line in capsys.readouterr().out.splitlines()]
@@ -482,10 +473,10 @@ def test_compare_runs_a_file(tmp_path, capsys):
 
 
 def test_ctrl_c_says_how_to_go_on(capsys, monkeypatch, tmp_path):
-    def stop(run, **options):
+    def stop(plan, trial, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(fanout, "run_experiment", stop)
+    monkeypatch.setattr(comparison, "run_trial", stop)
     assert main(["reproduce", "sc3", "--output", str(tmp_path)]) == 130
     assert "the same command goes on from there" in capsys.readouterr().err
 

@@ -1,10 +1,11 @@
-"""Tiny runs, and results written by hand."""
+"""Tiny runs, and trials written by hand, in rows as version 0.1 had them."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from owlrl.experiments import Result, Run
+from owlrl.experiments import Run, Trial
+from owlrl.experiments.results import EARLIER, read_trial
 
 TINY = {"learning_starts": 64, "batch_size": 16, "buffer_size": 2_000}
 # Enough to solve a corridor of one cell in some hundred frames.
@@ -47,9 +48,9 @@ def training(task: str, start: int, end: int, number: int = 0) -> dict[str, Any]
     return {"kind": "training", "round": number, "task": task, "start": start, "end": end}
 
 
-def result(run: Run, *rows: dict[str, Any], minutes: float = 1.0) -> Result:
+def result(run: Run, *rows: dict[str, Any], minutes: float = 1.0) -> Trial:
     info = {"seconds": {"train": 90 * minutes, "evaluate": 1.0}, "cpu_seconds": 60 * minutes}
-    return Result(run, list(rows), info)
+    return read_trial({"format": EARLIER, "run": run.to_json(), "info": info}, list(rows))
 
 
 SMALL_SAC = {

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from owlrl.experiments import Study, compare_file, load_results, run_experiment
+from owlrl.experiments import Study, compare_file, load_trials, run_experiment
 from owlrl.experiments.results import without_times
 from tests.experiments.helpers import tiny
 from tests.experiments.signs import Fresh, numbers, write_study
@@ -27,8 +27,9 @@ if __name__ == "__main__":
     with LocalCluster(n_workers=2, threads_per_worker=1, **quiet) as cluster:
         print(*(worker.pid for worker in cluster.workers.values()), flush=True)
         runs = [tiny(seed=seed, frames=5_000) for seed in range(5)]
-        done = run_all(runs, %r, backend="dask", scheduler=cluster.scheduler_address, save_every=0.2)
-        print(*(attempt.error for attempt in done), flush=True)
+        where = {"backend": "dask", "scheduler": cluster.scheduler_address}
+        trials, errors = run_all(runs, %r, **where, save_every=0.2)
+        print(len(trials), len(errors), flush=True)
 """
 
 
@@ -77,9 +78,9 @@ def test_a_killed_worker_costs_no_result(tmp_path):
             time.sleep(0.1)
         os.kill(first, signal.SIGKILL)  # it is in the middle of its next run
         out, _ = process.communicate(timeout=300)
-    assert out.split() == ["None"] * 5
-    killed = {result.run.seed: result for result in load_results(tmp_path)}
+    assert out.split() == ["5", "0"]
+    killed = {trial.seed: trial for trial in load_trials(tmp_path)}
     assert sorted(killed) == list(range(5))
-    for seed, result in killed.items():  # also the run that was gone on with by the other worker
+    for seed, trial in killed.items():  # also the run that was gone on with by the other worker
         alone = run_experiment(tiny(seed=seed, frames=5_000))
-        assert [without_times(row) for row in result.rows] == [without_times(row) for row in alone.rows]
+        assert [without_times(row) for row in trial.rows] == [without_times(row) for row in alone.rows]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import gymnasium
 import numpy as np
@@ -13,9 +14,23 @@ from stable_baselines3 import DQN as SB3DQN
 from stable_baselines3 import SAC as SB3SAC
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
+from owlrl import OwlWrapper
+from owlrl.acting import run_episodes
 from owlrl.envs import TabulatedVectorEnv, TaskSpec, pendulums
 from owlrl.errors import OwlStateError, OwlTypeError, OwlValueError
-from owlrl.experiments import Learned, Method, Study, Wrapped, compare, compare_file, register_method
+from owlrl.experiments import (
+    Learned,
+    Method,
+    Score,
+    Study,
+    Trial,
+    Wrapped,
+    compare,
+    compare_file,
+    greedy_policy,
+    register_method,
+    run_trial,
+)
 from owlrl.experiments import comparison as module
 from owlrl.experiments import methods as methods_module
 from owlrl.experiments.methods import BUILT_IN, find_method
@@ -463,3 +478,104 @@ def test_plan_and_trials():
         ("owl", 3), ("owl", 5), ("random actions", 3), ("random actions", 5),
     ]  # fmt: skip
     assert plan.total == 3
+
+
+class Counted(gymnasium.Wrapper):
+    """Five steps long; a success if the last action was the one that the task asks for."""
+
+    def __init__(self, right, bonus):
+        super().__init__(gymnasium.make("CartPole-v1"))
+        self.right, self.bonus, self.step_of = right, bonus, 0
+
+    def reset(self, **options):
+        self.step_of = 0
+        return self.env.reset(**options)
+
+    def step(self, action):
+        observation, _, *_ = self.env.step(action)
+        self.step_of += 1
+        over, right = self.step_of == 5, action == self.right
+        return observation, self.bonus * right, over, False, {"is_success": bool(over and right)}
+
+
+class Ways(Method):
+    """Acts in three ways, of which one is asked after each task."""
+
+    name, about = "three ways", "always the same action, by the way it acts"
+
+    def start(self, make_model, env, seed):
+        return WaysLearned()
+
+
+class WaysLearned(Learned):
+    modes, followed = ("left", "right", "by the task"), ("left",)
+
+    def __init__(self):
+        self.paid = []
+
+    def train(self, task, env, steps, watch=None):
+        env.reset(seed=0)
+        self.paid.append(env.step(0)[1])
+
+    def score(self, env, task, *, mode, episodes, seed):
+        model = SimpleNamespace(predict=lambda seen: {"left": 0, "right": 1}.get(mode, int("right" in task)))
+        return Score.of(run_episodes(greedy_policy(model), env, episodes=episodes, seed=seed))
+
+    def info(self):
+        return {"paid": self.paid}
+
+    def save(self, path):
+        Path(path).write_text("learned")
+
+
+def counted(right, bonus=0.0):
+    return Counted(right, bonus)
+
+
+def test_success_named_ways_other_sets_and_a_bonus_in_training_only(tmp_path):
+    """What our own studies need: each by its own numbers."""
+    tasks = {
+        "to the left": (partial(counted, 0, bonus=1.0), partial(counted, 0)),
+        "to the right": (partial(counted, 1), partial(counted, 1)),
+    }
+    chosen = {"tasks": tasks, "steps": 1, "measure": "success", "methods": [Ways()], "seeds": 1}
+    unseen = {"others": {"right again": partial(counted, 1)}}
+    plan = Plan.of(make_model, **chosen, unseen=unseen, eval_episodes=2)
+    trial = run_trial(plan, plan.trials()[0], checkpoint=tmp_path / "kept")
+    assert trial.info["paid"] == [1.0, 0.0] and (tmp_path / "kept").read_text() == "learned"
+    assert [row["mode"] for row in trial.select("score", visit=0)] == ["left", "left"]
+    assert trial.measure == "success" and trial.modes == ("left", "right", "by the task")
+    assert [trial.scores("final", mode) for mode in trial.modes] == [[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]
+    assert [row["success"] for row in trial.final(label="others")] == [0.0, 1.0, 1.0]
+    assert {row["mean_return"] for row in trial.select("score")} == {0.0}  # the bonus is for training
+    assert trial.settings["measure"] == "success" and trial.settings["unseen"] == {"others": ["right again"]}
+    again = Trial.read(trial.write(tmp_path))
+    assert again.same(trial) and list(again.rows) == list(trial.rows)
+    study = compare(make_model, **chosen, eval_episodes=2, progress=False)
+    assert study.scores("three ways", mode="by the task").tolist() == [[1.0, 1.0]]
+    assert np.isnan(study.after_each("three ways", mode="right")[0, 0]).all()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"measure": "luck"}, "measure is 'luck'; expected 'return' or 'success'"),
+        ({"unseen": {"others": make_model}}, "unseen is .*expected a mapping from names of sets to tasks"),
+        ({"unseen": ["others"]}, "unseen is "),
+    ],
+)
+def test_what_is_measured_and_other_sets_are_checked(wrong, message):
+    with pytest.raises(OwlValueError, match=message):
+        compare(make_model, tasks=TASKS, steps=1, **wrong)
+
+
+def test_a_wrapped_model_is_saved_and_others_say_that_they_cannot(tmp_path):
+    plan = Plan.of(make_model, tasks=TASKS, steps=40, methods=["owl", "bare"], seeds=1, eval_episodes=1)
+    owl, bare, *_ = plan.trials()
+    run_trial(plan, owl, checkpoint=tmp_path / "owl.safetensors")
+    model = make_model(plain(0), 0)
+    assert list(OwlWrapper.load(tmp_path / "owl.safetensors", model.learner, acting=True).tasks) == list(
+        TASKS
+    )
+    with pytest.raises(OwlStateError, match="_OneLearned has no save"):
+        run_trial(plan, bare, checkpoint=tmp_path / "bare")

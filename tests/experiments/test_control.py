@@ -12,18 +12,9 @@ from hypothesis.extra.numpy import arrays
 
 from owlrl.envs import PendulumVectorEnv, TaskSpec, pendulums
 from owlrl.errors import OwlStateError, OwlValueError
-from owlrl.experiments import (
-    METHODS,
-    STUDIES,
-    Session,
-    evaluate,
-    evaluate_session,
-    run_experiment,
-    study_runs,
-    train,
-)
-from owlrl.experiments.episodes import Lanes, run_lanes
-from owlrl.experiments.evaluation import final_angles
+from owlrl.experiments import METHODS, STUDIES, Session, evaluate, run_experiment, study_runs
+from owlrl.experiments.session import final_angles
+from owlrl.experiments.tasks import vector_env
 from owlrl.learners import SAC_PAPER
 
 from .helpers import tiny, tiny_control
@@ -32,9 +23,17 @@ LEFT, RIGHT = "pendulum+90", "pendulum-90"
 SEEN = ("oracle", "hedge+model", "hedge+nll", "hedge+reward", "paper+td-squared", "paper+nll-raw", "random")
 
 
+def trained(run) -> Session:
+    session = Session(run)
+    for _ in range(run.rounds):
+        for task in session.tasks:
+            session.train(task, session.env(task), run.frames_of(task))
+    return session
+
+
 @pytest.fixture(scope="module")
 def session():
-    return train(tiny_control(policies=SEEN))[0]
+    return trained(tiny_control(policies=SEEN))
 
 
 @given(arrays(np.float64, (7, 3), elements=st.floats(-10, 10)), st.integers(1, 7))
@@ -44,36 +43,36 @@ def test_final_angle_is_the_direction_of_the_mean_unit_vector(angles, last):
     assert found * np.abs(mean) == pytest.approx(mean, abs=1e-9)
 
 
-def test_lanes_are_the_environment(session):
-    """Returns, angles and starts, against one environment that is stepped by the same policy."""
-    lanes = Lanes(list(session.tasks.values()), 2, seed=3)
-    found = run_lanes(session.policy("oracle", [LEFT, LEFT, RIGHT, RIGHT]), lanes)
-    angles = np.arctan2(np.array(lanes.finals)[..., 1], np.array(lanes.finals)[..., 0])
-    assert found.lengths.tolist() == [[20] * 4] and angles.shape == (20, 4)
-    for lane, (task, start) in enumerate([(LEFT, 3), (LEFT, 4), (RIGHT, 3), (RIGHT, 4)]):
-        env = gymnasium.make("owlrl/Pendulum-v0", **session.tasks[task].kwargs)
-        policy = session.policy("oracle", [task])
-        policy.reset(num_envs=1)
-        seen, _ = env.reset(seed=start)
-        total, over = 0.0, False
-        while not over:
-            seen, reward, _, over, _ = env.step(policy.act(seen[None])[0])
-            total += reward
-        assert angles[-1, lane] == pytest.approx(np.arctan2(seen[1], seen[0]), abs=1e-3)
-        assert found.returns[0, lane] == pytest.approx(total, abs=1e-2)
-    assert lanes.reset()[:2] == pytest.approx(lanes.reset()[2:])  # both tasks start alike
+def test_episodes_are_those_of_the_environment(session):
+    """Returns and angles, against one environment that is stepped by the same policy."""
+    rows = evaluate(session, session.tasks, ["oracle"], episodes=2)
+    rows = [row for row in rows if row["kind"] == "score"]
+    for row in rows:
+        for lane, start in enumerate((10_000, 10_001)):
+            env = gymnasium.make("owlrl/Pendulum-v0", **session.tasks[row["task"]].kwargs)
+            policy = session.policy_of("oracle", [row["task"]])
+            policy.reset(num_envs=1)
+            seen, _ = env.reset(seed=start)
+            total, over, angles = 0.0, False, []
+            while not over:
+                seen, reward, _, over, _ = env.step(policy.act(seen[None])[0])
+                total += reward
+                angles.append([np.arctan2(seen[1], seen[0])])
+            assert row["mean_length"] == 20
+            assert row["returns"][lane] == pytest.approx(total, abs=1e-2)
+            assert row["final_angles"][lane] == pytest.approx(final_angles(np.array(angles))[0], abs=0.2)
 
 
 @pytest.mark.parametrize("method", [name for name, method in METHODS.items() if method.control is not None])
 def test_every_method_for_continuous_actions_trains(method):
-    session, rows = train(tiny_control(method=method, frames=24))
+    run = tiny_control(method=method, frames=24)
+    session, trial = trained(run), run_experiment(run)
     heads = METHODS[method].heads
     assert session.heads == ({LEFT: 0, RIGHT: 1} if heads else {LEFT: 0, RIGHT: 0})
     assert session.learner.networks["actor"].num_heads == (2 if heads else 1)
-    assert [row["end"] for row in rows if row["kind"] == "training"] == [24, 48]
+    assert trial.starts() == [0, 24, 48]
     assert session.agent.updates > 0
-    scores = [(row["step"], row["task"]) for row in rows if row["kind"] == "score"]
-    assert scores == [(24, LEFT), (48, LEFT), (48, RIGHT)]
+    assert [row[:2] for row in trial.course("oracle")] == [(24, LEFT), (48, LEFT), (48, RIGHT)]
 
 
 def test_methods_are_what_they_say():
@@ -91,61 +90,58 @@ def test_methods_are_what_they_say():
 def test_one_head_keeps_its_replay_and_a_head_per_task_does_not():
     rows = {}
     for method in ("experience-replay", "owl"):
-        session, _ = train(tiny_control(method=method))
+        session = trained(tiny_control(method=method))
         rows[method] = len(session.agent.replay)
     assert rows == {"experience-replay": 80, "owl": 40}
 
 
 def test_a_task_that_comes_back_finds_its_head_and_its_temperature():
-    session, rows = train(tiny_control(rounds=2))
+    session = trained(tiny_control(rounds=2))
     assert session.heads == {LEFT: 0, RIGHT: 1}
-    assert [row["round"] for row in rows if row["kind"] == "training"] == [0, 0, 1, 1]
     alphas = [session.learner.alpha_of(head) for head in (0, 1)]
     assert alphas[0] != alphas[1] and max(alphas) < 1.0
 
 
 def test_the_same_run_twice_is_the_same():
     one, other = (run_experiment(tiny_control(policies=("oracle", "hedge+reward"))) for _ in range(2))
-    assert one.select("evaluation") == other.select("evaluation")
-    assert one.select("score") == other.select("score")
+    for kind in ("score", "curve", "trace"):
+        assert one.select(kind) == other.select(kind) != []
 
 
 def test_evaluation_has_returns_and_angles(session):
-    rows = evaluate(session, session.tasks, SEEN, episodes=3, traces=("hedge+reward",))
-    evaluations = [row for row in rows if row["kind"] == "evaluation"]
-    assert [(row["policy"], row["task"]) for row in evaluations] == [
-        (p, t) for p in SEEN for t in (LEFT, RIGHT)
-    ]
-    for row in evaluations:
+    rows = evaluate(session, session.tasks, SEEN, episodes=3)
+    found = [row for row in rows if row["kind"] == "score"]
+    assert [(row["mode"], row["task"]) for row in found] == [(p, t) for t in (LEFT, RIGHT) for p in SEEN]
+    for row in found:
         assert len(row["returns"]) == len(row["final_angles"]) == row["episodes"] == 3
         assert row["mean_return"] == pytest.approx(np.mean(row["returns"]), abs=0.01)
-        assert "success" not in row and 0 <= row["steps_to_identify"] <= 20
-    assert [row["identified"] for row in evaluations[:2]] == [1.0, 1.0]
-    traces = [row for row in rows if row["kind"] == "trace"]
+        assert "success" not in row and 0 <= row["steps"] <= 20
+    assert [row["found"] for row in found if row["mode"] == "oracle"] == [1.0, 1.0]
+    traces = [row for row in rows if row["kind"] == "trace" and row["mode"] == "hedge+reward"]
     assert [len(row["angles"]) for row in traces] == [len(row["arms"]) for row in traces] == [20, 20]
-    starts = session.lanes(list(session.tasks.values()), 3).reset()
-    lowest = np.degrees(np.arccos(starts[:, 0])).reshape(2, 3).max(axis=1)  # nearest to hanging down
-    assert [abs(row["angles"][0]) for row in traces] == pytest.approx(lowest.tolist(), abs=30.0)
+    for row in traces:
+        starts, _ = vector_env(session.tasks[row["task"]], 3).reset(seed=10_000)
+        lowest = np.degrees(np.arccos(starts[:, 0])).max()  # nearest to hanging down
+        assert abs(row["angles"][0]) == pytest.approx(lowest, abs=30.0)
 
 
 def test_other_angles_can_be_asked_for(session):
     rows = evaluate(session, pendulums([0], max_episode_steps=20), SEEN, episodes=1)
-    assert {row["policy"] for row in rows} == set(SEEN) - {"oracle"}
-    assert not any("identified" in row for row in rows)
+    assert {row["mode"] for row in rows} == set(SEEN) - {"oracle"}
+    assert not any(row.get("found") for row in rows)
 
 
-def test_scores_are_those_of_the_evaluation(session):
-    told = {
-        row["task"]: row["mean_return"] for row in evaluate(session, session.tasks, ["oracle"], episodes=2)
-    }
-    assert session.score(LEFT, 0) == pytest.approx(told[LEFT])
-    assert session.score(LEFT, 1) != pytest.approx(told[LEFT])
+def test_the_curve_has_the_scores_of_the_evaluation(session):
+    rows = evaluate(session, session.tasks, ["oracle"], episodes=2)
+    told = {row["task"]: row["mean_return"] for row in rows if row["kind"] == "score"}
+    looked = session.look(vector_env(session.tasks[LEFT], 2), LEFT, episodes=2, seed=10_000)
+    assert looked.mean == pytest.approx(told[LEFT])
 
 
 def test_policies_need_what_was_learned():
     fresh = Session(tiny_control())
     with pytest.raises(OwlStateError, match="no task has been learned"):
-        fresh.policy("oracle", [LEFT])
+        fresh.policy_of("oracle", [LEFT])
 
 
 def test_a_saved_session_acts_the_same(session, tmp_path):
@@ -154,7 +150,8 @@ def test_a_saved_session_acts_the_same(session, tmp_path):
     loaded = Session.load(path)
     assert loaded.heads == session.heads
     assert [loaded.learner.alpha_of(k) for k in (0, 1)] == [session.learner.alpha_of(k) for k in (0, 1)]
-    assert evaluate_session(loaded) == evaluate_session(session)
+    rows = [evaluate(made, made.tasks, SEEN, episodes=2) for made in (loaded, session)]
+    assert rows[0] == rows[1]
     grid = tmp_path / "grid.safetensors"
     Session(tiny()).save(grid)
     assert Session.load(grid).run == tiny()
@@ -217,15 +214,11 @@ def test_owl_learns_both_and_one_head_does_not():
         "overrides": {},
         "arguments": {},
     }
-    owl, _ = train(tiny_control(policies=("oracle", "hedge+reward"), **more))
-    one, _ = train(tiny_control(method="experience-replay", **more))
+    owl = run_experiment(tiny_control(policies=("oracle", "hedge+reward"), **more))
+    one = run_experiment(tiny_control(method="experience-replay", **more))
     told, adaptive, single = (
-        [
-            r["mean_return"]
-            for r in evaluate_session(session)
-            if r["kind"] == "evaluation" and r["policy"] == name
-        ]
-        for session, name in ((owl, "oracle"), (owl, "hedge+reward"), (one, "oracle"))
+        [row["mean_return"] for row in trial.final(name)]
+        for trial, name in ((owl, "oracle"), (owl, "hedge+reward"), (one, "oracle"))
     )
     assert min(told) > -420
     assert np.mean(adaptive) > np.mean(told) * 1.1

@@ -14,23 +14,22 @@ import pytest
 
 from owlrl.errors import OwlStateError, OwlValueError
 from owlrl.experiments import (
-    Result,
     Run,
     Study,
+    Trial,
     compare,
     compare_file,
-    is_done,
-    load_results,
-    result_path,
+    comparison,
+    load_trials,
     run_all,
+    run_experiment,
     write_report,
-    write_result,
 )
 from owlrl.experiments import _optional as optional_module
 from owlrl.experiments import fanout as module
-from owlrl.experiments.fanout import attempt, unfinished
+from owlrl.experiments.comparison import kept_trials
 from owlrl.experiments.keeping import Keeper
-from owlrl.experiments.results import part_path, without_times
+from owlrl.experiments.results import without_times
 from tests.experiments.helpers import tiny
 from tests.experiments.signs import TASKS, Fresh, make_model, numbers, write_study
 
@@ -41,25 +40,29 @@ def runs(count: int) -> list[Run]:
     return [tiny(seed=seed, frames=128) for seed in range(count)]
 
 
+def done(directory, run) -> bool:
+    return bool(kept_trials([Trial.of(run)], directory))
+
+
 def test_what_is_done_is_not_done_again(tmp_path):
-    first = run_all(runs(2), tmp_path, progress=False)
-    assert [done.error for done in first] == [None, None]
+    trials, errors = run_all(runs(2), tmp_path, progress=False)
+    assert [trial.seed for trial in trials] == [0, 1] and not errors
     times = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
-    second = run_all(runs(3), tmp_path, progress=False)
-    assert [done.run.seed for done in second] == [2]
+    trials, _ = run_all([*runs(3), *runs(1)], tmp_path, progress=False)
+    assert [trial.seed for trial in trials] == [0, 1, 2]  # each once
     assert all(path.stat().st_mtime_ns == when for path, when in times.items())
-    assert len(list(load_results(tmp_path))) == 3
+    assert len(list(load_trials(tmp_path))) == 3
 
 
 def test_own_parts_by_their_dotted_names_in_other_processes(tmp_path):
     here = "tests.experiments.signs"
     policies = (f"{here}:slowly+{here}:own_evidence", f"hedge+td-and-{here}:own_evidence")
     own = [tiny(method=f"{here}:OWN", seed=seed, frames=128, policies=policies) for seed in range(2)]
-    assert [done.error for done in run_all(own, tmp_path, jobs=2, progress=False)] == [None, None]
-    found = list(load_results(tmp_path))
-    assert {row["policy"] for row in found[0].select("evaluation")} == set(policies)
+    found, errors = run_all(own, tmp_path, jobs=2, progress=False)
+    assert not errors
+    assert {row["mode"] for row in found[0].final()} == set(policies)
     elsewhere = tiny(method="nowhere.at_all:OWN", policies=("nowhere:x+td",))
-    write_result(tmp_path, Result(elsewhere, found[0].rows, {}))  # read by one who does not have it
+    Trial.of(elsewhere, found[0].rows).write(tmp_path)  # read by one who does not have it
     page = write_report(tmp_path, episodes=0).read_text(encoding="utf-8")
     assert "nowhere.at_all:OWN" in page and "could not" not in page
     with pytest.raises(OwlValueError, match="which cannot be imported"):
@@ -68,40 +71,38 @@ def test_own_parts_by_their_dotted_names_in_other_processes(tmp_path):
 
 def test_a_damaged_file_is_done_again(tmp_path):
     (run,) = runs(1)
-    tmp_path.mkdir(exist_ok=True)
-    result_path(tmp_path, run).write_text("{", encoding="utf-8")
-    assert unfinished([run, run], tmp_path) == [run]
+    (tmp_path / f"{run.id}.jsonl").write_text("{", encoding="utf-8")
+    assert not done(tmp_path, run)
     run_all([run], tmp_path, progress=False)
-    assert is_done(tmp_path, run)
+    assert done(tmp_path, run)
 
 
 def test_one_failure_ends_no_other_run(tmp_path, monkeypatch):
-    def failing(run, **options):
-        if run.seed == 0:
+    def failing(plan, trial, **options):
+        if trial.seed == 0:
             raise ValueError("seed 0 fails")
-        return real(run, **options)
+        return real(plan, trial, **options)
 
-    real = module.run_experiment
-    monkeypatch.setattr(module, "run_experiment", failing)
-    done = run_all(runs(2), tmp_path, progress=False)
-    assert [(a.run.seed, a.error) for a in done] == [(0, "ValueError: seed 0 fails"), (1, None)]
-    assert [result.run.seed for result in load_results(tmp_path)] == [1]
-    assert attempt(runs(1)[0]).result is None
+    real = comparison.run_trial
+    monkeypatch.setattr(comparison, "run_trial", failing)
+    trials, ((method, seed, text),) = run_all(runs(2), tmp_path, progress=False)
+    assert (method, seed) == ("owl-memory", 0) and text.startswith("ValueError: seed 0 fails (")
+    assert [trial.seed for trial in trials] == [trial.seed for trial in load_trials(tmp_path)] == [1]
 
 
 def test_stopped_on_the_way_keeps_what_was_written(tmp_path, monkeypatch):
-    def stopping(run, **options):
-        if run.seed == 1:
+    def stopping(plan, trial, **options):
+        if trial.seed == 1:
             raise KeyboardInterrupt
-        return real(run, **options)
+        return real(plan, trial, **options)
 
-    real = module.run_experiment
-    monkeypatch.setattr(module, "run_experiment", stopping)
+    real = comparison.run_trial
+    monkeypatch.setattr(comparison, "run_trial", stopping)
     with pytest.raises(KeyboardInterrupt):
         run_all(runs(3), tmp_path, progress=False)
     monkeypatch.undo()
-    assert [result.run.seed for result in load_results(tmp_path)] == [0]
-    assert [done.run.seed for done in run_all(runs(3), tmp_path, progress=False)] == [1, 2]
+    assert [trial.seed for trial in load_trials(tmp_path)] == [0]
+    assert len(run_all(runs(3), tmp_path, progress=False)[0]) == 3
 
 
 def test_a_run_that_was_stopped_goes_on_in_its_middle(tmp_path, monkeypatch):
@@ -113,10 +114,10 @@ def test_a_run_that_was_stopped_goes_on_in_its_middle(tmp_path, monkeypatch):
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr(Keeper, "tick", stopping)
         run_all([run], tmp_path, progress=False)
-    assert part_path(tmp_path, run).is_file() and not is_done(tmp_path, run)
-    (done,) = run_all([run], tmp_path, progress=False)
+    assert (tmp_path / f"{run.id}.part").is_file() and not done(tmp_path, run)
+    (trial,), _ = run_all([run], tmp_path, progress=False)
     assert [file.suffix for file in tmp_path.iterdir()] == [".jsonl"]
-    rows = [list(map(without_times, found.result.rows)) for found in (done, attempt(run, "nowhere"))]
+    rows = [list(map(without_times, found.rows)) for found in (trial, run_experiment(run))]
     assert rows[0] == rows[1]
 
 
@@ -143,7 +144,7 @@ def test_libraries_that_are_not_there_are_named(tmp_path, monkeypatch):
     monkeypatch.setattr(optional_module.importlib, "import_module", missing)
     with pytest.raises(OwlStateError, match=r'more than one job at once needs joblib .*pip install "joblib'):
         run_all(runs(2), tmp_path, jobs=2)
-    assert [done.error for done in run_all(runs(1), tmp_path)] == [None]  # no bar, no error
+    assert run_all(runs(1), tmp_path)[1] == []  # no bar, no error
 
 
 class Joblib:
@@ -180,14 +181,15 @@ class Client:
 def test_backends_are_configured(tmp_path, monkeypatch):
     fakes = {"joblib": Joblib(), "distributed": SimpleNamespace(Client=Client)}
     monkeypatch.setattr(module, "optional", lambda name, **_: fakes[name])
-    assert len(run_all(runs(2), tmp_path / "a", jobs=2, progress=False)) == 2
-    assert len(run_all(runs(1), tmp_path / "b", backend="dask", scheduler="tcp://x:1", progress=False)) == 1
+    assert len(run_all(runs(2), tmp_path / "a", jobs=2, progress=False)[0]) == 2
+    cluster = {"backend": "dask", "scheduler": "tcp://x:1"}
+    assert len(run_all(runs(1), tmp_path / "b", **cluster, progress=False)[0]) == 1
     local, cluster = fakes["joblib"].settings
     assert local == {"backend": "loky", "n_jobs": 2, "inner_max_num_threads": 1}
     assert cluster["backend"] == "dask" and cluster["client"].address == "tcp://x:1"
     with pytest.raises(OwlValueError, match=r"scheduler is 'nonsense'.*missing port.*tcp://host:8786"):
         run_all(runs(1), tmp_path / "c", backend="dask", scheduler="nonsense", progress=False)
-    assert len(list(load_results(tmp_path / "a"))) == 2
+    assert len(list(load_trials(tmp_path / "a"))) == 2
 
 
 def test_a_killed_process_keeps_what_is_finished(tmp_path, monkeypatch):
@@ -203,7 +205,7 @@ def test_a_killed_process_keeps_what_is_finished(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "optional", lambda name, **_: Dying())
     with pytest.raises(OwlStateError, match=r"a process was killed.*go on with the same call"):
         run_all(runs(2), tmp_path, jobs=2, progress=False)
-    assert len(list(load_results(tmp_path))) == 1
+    assert len(list(load_trials(tmp_path))) == 1
 
 
 WORKING = """
@@ -238,9 +240,10 @@ def test_workers_end_when_their_parent_is_killed(tmp_path):
         before, written = written, [path.stat().st_size for path in beats]
 
 
-def test_a_bar_is_quiet_in_a_pipe(tmp_path, capfd):
+def test_a_pipe_is_told_in_lines_and_has_no_bar(tmp_path, capfd):
     run_all(runs(1), tmp_path, progress=True)
-    assert capfd.readouterr() == ("", "")
+    told, said = capfd.readouterr()
+    assert told == "" and said == "run_all: 1 runs of 1 to do, 256 steps each, 1 at once\n"
 
 
 PROGRAM = """
@@ -291,5 +294,5 @@ def test_two_processes_give_the_bits_of_one_and_ctrl_c_leaves_them(tmp_path):
     here = compare(make_model, **quick, methods=["bare", "owl", Fresh])
     assert numbers(Study.load(tmp_path / "compared")) == numbers(here)
     assert numbers(Study.load(tmp_path / "of a file")) == numbers(compare_file(study, progress=False))
-    apart = {r.run.seed: r.select("score") for r in load_results(tmp_path / "run")}
-    assert apart == {seed: attempt(runs(2)[seed]).result.select("score") for seed in (0, 1)}
+    apart = {trial.seed: trial.select("score") for trial in load_trials(tmp_path / "run")}
+    assert apart == {seed: run_experiment(runs(2)[seed]).select("score") for seed in (0, 1)}

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from owlrl.envs import TabulatedEnv
+from owlrl.acting import run_episodes
+from owlrl.envs import TabulatedEnv, TabulatedVectorEnv
 from owlrl.errors import OwlValueError
 from owlrl.experiments import Recording, Run, Session, frame_strip, record_episode, write_gif
-from owlrl.experiments.episodes import Lanes, run_lanes
 from owlrl.experiments.frames import _chosen, _picture
 from owlrl.experiments.plots import COLOURS
 from tests.experiments.helpers import tiny
@@ -22,8 +22,7 @@ from tests.experiments.test_plots import STRANGE, TWELVE, png, trace
 def session():
     made = Session(tiny(policies=("oracle", "hedge+td", "random")))
     for task in made.tasks:
-        with made.task(task):
-            made.agent.learn(256, env=made.env(task))
+        made.train(task, made.env(task), 256)
     return made
 
 
@@ -35,11 +34,12 @@ def recording(heads=("a", "b"), steps=5, **more):
 @pytest.mark.parametrize("policy", ["oracle", "hedge+td", "random"])
 def test_the_real_episode_is_the_tabulated_one(session, policy):
     found = record_episode(session, "crossroads-1", policy=policy, tile_size=8)
-    lanes = run_lanes(session.policy(policy, ["crossroads-1"]), Lanes([session.tasks["crossroads-1"]], 1))
-    assert found.trace["arms"] == lanes.arms[:, 0].tolist()
-    assert np.allclose(found.trace["probabilities"], lanes.probabilities[:, 0])
-    assert np.allclose(found.trace["losses"], lanes.losses[:, 0])
-    assert found.trace["success"] == lanes.success[0, 0]
+    acting = session.policy_of(policy, ["crossroads-1"])
+    done = run_episodes(acting, TabulatedVectorEnv(session.tasks["crossroads-1"], 1), episodes=1, seed=0)
+    assert found.trace["arms"] == [int(step.arm[0]) for step in acting.trace]
+    assert np.allclose(found.trace["probabilities"], [step.probabilities[0] for step in acting.trace])
+    assert np.allclose(found.trace["losses"], [step.losses[0] for step in acting.trace])
+    assert found.trace["success"] == done.success[0]
     assert found.trace["heads"] == list(session.heads)
     env = TabulatedEnv(session.tasks["crossroads-1"])
     env.reset()
@@ -80,8 +80,7 @@ def test_one_head_is_named_so():
 def test_a_pole_has_nothing_to_solve():
     made = Session(Run("owlrl/Pendulum-v0:90,-90", policies=("oracle", "random"), num_envs=4))
     for task in made.tasks:
-        with made.task(task):
-            made.agent.learn(8, env=made.env(task))
+        made.train(task, made.env(task), 8)
     found = record_episode(made, "pendulum-90", policy="random", max_steps=3)
     assert found.frames.shape == (4, 250, 250, 3) and found.actions.shape == (3, 1)
     assert found.trace["success"] is None and found.end == "end"

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from owlrl.errors import OwlValueError
+from owlrl.experiments import reproduce
 from owlrl.experiments.multi_mnist import (
     DIGIT,
     SIZE,
@@ -17,7 +18,6 @@ from owlrl.experiments.multi_mnist import (
     draw_supervised,
     read_digits,
     read_idx,
-    reproduce,
     supervised_rows,
     supervised_runs,
     two_digits,
@@ -128,22 +128,22 @@ def write_digits(folder):
         (folder / f"{prefix}-labels-idx1-ubyte").write_bytes(idx(digits.labels))
 
 
-def test_the_study_keeps_each_run_and_goes_on_from_there(tmp_path, capsys, monkeypatch):
+def test_the_study_keeps_each_run_and_goes_on_from_there(tmp_path, monkeypatch):
     monkeypatch.setattr("owlrl.experiments.multi_mnist.TEST", 20)
     write_digits(tmp_path)
     output = tmp_path / "runs"
+    chosen = {"seeds": 1, "methods": ("gem",), "frames": 30, "progress": False}
     with pytest.raises(OwlValueError, match="data is None; expected a folder with MNIST's four IDX files"):
-        reproduce(output, seeds=1)
-    chosen = {"seeds": 1, "methods": ("gem",), "frames": 30}
-    assert reproduce(output, **chosen, data=tmp_path) == 0
-    first = capsys.readouterr().out
+        reproduce("multi_mnist", output, **chosen)
+    first, errors = reproduce("multi_mnist", output, **chosen, data=tmp_path)
+    assert not errors
     assert [line.split(" | ")[:3] for line in first.splitlines()[2:]] == [
         ["| gem", "1", "1"],
         ["| gem", "2", "1"],
     ]
-    rows = supervised_rows(output)
+    rows = supervised_rows(output / "multi_mnist")
     assert [(row["method"], row["heads"], row["images"]) for row in rows] == [("gem", 1, 30), ("gem", 2, 30)]
-    assert reproduce(output, **chosen) == 0  # nothing is missing, so that no digits are needed
-    assert capsys.readouterr().out == first
+    # nothing is missing, so that no digits are needed
+    assert reproduce("multi_mnist", output, **chosen) == (first, [])
     with pytest.raises(OwlValueError, match="methods has a-gem; expected some of none, ewc, gem"):
         supervised_runs(seeds=1, methods=["a-gem"])

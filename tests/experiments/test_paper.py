@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from owlrl.experiments import METHODS, Result, Run, write_result
-from owlrl.experiments.paper import PaperRow, paper_rows, paper_runs, paper_tables, reproduce, verdict
+from owlrl.experiments import METHODS, Run, Trial
+from owlrl.experiments.paper import PaperRow, paper_rows, paper_runs, paper_tables, parts, verdict
 from owlrl.experiments.recipes import recipe_of
 from owlrl.experiments.summary import Quartiles
 
@@ -17,26 +17,17 @@ def row(tasks: str, name: str) -> PaperRow:
     return found
 
 
-def result(run: Run, policy: str, *scores: float, over_training: float | None = None) -> Result:
-    """A result of a run with one success per task."""
+def result(run: Run, mode: str, *scores: float, over_training: float | None = None) -> Trial:
+    """A trial of a run with one success per task."""
     rows = [
-        {"kind": "evaluation", "policy": policy, "set": "seen", "task": task, "success": score}
+        {"kind": "score", "visit": 0, "mode": mode, "task": task, "success": score}
         for task, score in zip(run.specs, scores, strict=True)
     ]
     if over_training is not None:
-        task = next(iter(run.specs))
-        rows.append(
-            {
-                "kind": "score",
-                "step": 9,
-                "task": task,
-                "policy": policy,
-                "score": over_training,
-                "training": task,
-            }
-        )
-        rows.append({"kind": "training", "round": 0, "task": task, "start": 0, "end": 9})
-    return Result(run, rows, {})
+        first = {"visit": 0, "task": next(iter(run.specs))}
+        rows.append({"kind": "curve", "step": 5, "mode": mode, "success": 2 * over_training - 1.0, **first})
+        rows.append({"kind": "training", "steps": 9, **first})
+    return Trial.of(run, rows)
 
 
 def line_of(tables: str, *starts: str) -> list[str]:
@@ -129,17 +120,10 @@ def test_what_is_there_once_more_is_shown_when_it_was_run_and_not_counted():
     assert line_of(written, "OWL, λ = 500", "unknown, Eq. 2")[3] == "1.00 (1.00, 1.00), 1 seed: *(holds)*"
 
 
-def test_reproduce_runs_what_is_missing_and_prints_the_tables(tmp_path, capsys, monkeypatch):
-    done = []
-
-    def run_all(runs, output, *, jobs, save_every):
-        done.extend(runs)
-        write_result(output, result(runs[0], "oracle", 0.0, 0.0))
-        return []
-
-    monkeypatch.setattr("owlrl.experiments.paper.run_all", run_all)
-    assert reproduce(tmp_path, seeds=1, methods=("experience-replay",)) == 0
-    assert [run.tasks for run in done] == ["SC2", "SC3", "SC5", "SC3+DK2", "owlrl/Pendulum-v0:90,-90"]
-    assert line_of(capsys.readouterr().out, "Exp Replay", "given, final", "0.00 (0.09")[3].endswith(
-        "*(holds)*"
-    )
+def test_its_part_has_all_runs_and_shows_the_tables(tmp_path):
+    (part,) = parts(seeds=1, methods=("experience-replay",))
+    runs = [work.trial.run for work in part.work]
+    assert [run.tasks for run in runs] == ["SC2", "SC3", "SC5", "SC3+DK2", "owlrl/Pendulum-v0:90,-90"]
+    result(runs[0], "oracle", 0.0, 0.0).write(tmp_path)
+    told = part.show([], [], tmp_path)
+    assert line_of(told, "Exp Replay", "given, final", "0.00 (0.09")[3].endswith("*(holds)*")

@@ -6,17 +6,18 @@ import numpy as np
 import pytest
 
 from owlrl.errors import OwlValueError
-from owlrl.experiments import Result, Run, completions, head_errors, selection_bars, selections
+from owlrl.experiments import Run, Trial, completions, head_errors, selection_bars, selections
 from owlrl.experiments.summary import Group
 
 
-def checks(method: str, seed: int, scores: dict[str, list[float]]) -> Result:
-    rows = [
-        {"kind": "score", "step": 10 * (k + 1), "task": task, "policy": "oracle", "score": score}
+def checks(method: str, seed: int, scores: dict[str, list[float]]) -> Trial:
+    rows = [{"kind": "training", "visit": 0, "task": "a", "steps": 40}]
+    rows += [
+        {"kind": "curve", "visit": 0, "step": 10 * (k + 1), "task": task, "mode": "oracle", "success": score}
         for task, of_task in scores.items()
         for k, score in enumerate(of_task)
     ]
-    return Result(Run("SC2", method=method, seed=seed), rows, {})
+    return Trial.of(Run("SC2", method=method, seed=seed), rows)
 
 
 def test_completions_are_sums_of_solved_checks_with_quartiles():
@@ -29,12 +30,12 @@ def test_completions_are_sums_of_solved_checks_with_quartiles():
     assert np.allclose(lines["owl"].get_ydata(), [1, 1.5, 2.5])  # the median of two seeds
     assert np.allclose(second.get_lines()[0].get_ydata(), 0)
     assert np.allclose(second.get_lines()[1].get_ydata(), [1, 2, 3])
-    with pytest.raises(OwlValueError, match="no result has checks with 'hedge'"):
-        completions(results, policy="hedge")
+    with pytest.raises(OwlValueError, match="no trial has checks with 'hedge'"):
+        completions(results, mode="hedge")
 
 
 def test_errors_of_heads_are_drawn_per_episode_and_the_right_head_is_bold():
-    seen = {"task": "a", "policy": "hedge+td", "heads": ["a", "b"], "losses": [[0.1, 2.0], [0.2, 3.0]]}
+    seen = {"task": "a", "mode": "hedge+td", "heads": ["a", "b"], "losses": [[0.1, 2.0], [0.2, 3.0]]}
     figure = head_errors([seen, {**seen, "task": "elsewhere"}])
     known, unknown = figure.axes
     assert known.get_title() == "a: seen" and unknown.get_title() == "elsewhere: not seen"
@@ -49,13 +50,12 @@ def evaluated(scores: dict[str, list[float]]) -> Group:
     seeds = len(next(iter(scores.values())))
     return Group(
         tuple(
-            Result(
+            Trial.of(
                 Run("SC2", seed=seed),
                 [
-                    {"kind": "evaluation", "policy": name, "set": "seen", "task": "a", "success": of[seed]}
+                    {"kind": "score", "visit": 0, "mode": name, "task": "a", "success": of[seed]}
                     for name, of in scores.items()
                 ],
-                {},
             )
             for seed in range(seeds)
         )

@@ -87,10 +87,11 @@ def test_curves_can_be_drawn(tasks, seeds):
 
 
 def test_what_a_method_was_not_asked_is_left_out():
-    told, asked = run_of(["a"], 1.0), run_of(["a"], 1.0, method="owl", policies=("oracle", "hedge+td"))
-    never = result(Run("SC2", method="owl-loss"), training("a", 0, 10))
+    tasks = ["a", "b"]
+    told, asked = run_of(tasks, 1.0), run_of(tasks, 1.0, method="owl", policies=("oracle", "hedge+td"))
+    never = result(Run("SC2", method="owl-loss"), training("a", 0, 10), training("b", 10, 20))
     figure = learning_curves([told, asked, never])
-    assert [len(axes.get_lines()) for axes in figure.axes] == [1, 2, 0]
+    assert [len(axes.get_lines()) for axes in figure.axes] == [1, 2, 0] * 2
     assert png(figure)
 
 
@@ -112,7 +113,7 @@ def trace(heads, steps, seed=0):
     random = np.random.default_rng(seed)
     return {
         "task": heads[-1],
-        "policy": "hedge+td",
+        "mode": "hedge+td",
         "heads": heads,
         "success": False,
         "arms": random.integers(len(heads), size=steps).tolist(),

@@ -51,8 +51,9 @@ def post(directory, name, steps, made, seconds):
 
 
 def test_time_is_estimated_before_the_first_run_ends(tmp_path, capsys):
-    bar, runs = Bar(), {"a": "bare", "b": "owl", "c": "bare", "d": "owl"}
-    clock = Clock(1_000, runs, 2, tmp_path, bar, print, first=0.0)
+    bar, methods = Bar(), {"a": "bare", "b": "owl", "c": "bare", "d": "owl"}
+    runs = {name: (method, 1_000) for name, method in methods.items()}
+    clock = Clock(runs, 2, tmp_path, bar, print, first=0.0)
     clock.show()
     assert capsys.readouterr().out == "" and bar.shown == [""]  # nothing is known yet
     post(tmp_path, "a", 100, 100, 10.0)  # 0.1 s a step
@@ -69,7 +70,7 @@ def test_time_is_estimated_before_the_first_run_ends(tmp_path, capsys):
 
 
 def test_what_takes_no_time_is_not_waited_for(tmp_path):
-    clock = Clock(10, {"a": "owl"}, 1, tmp_path, Bar(), print)
+    clock = Clock({"a": ("owl", 10)}, 1, tmp_path, Bar(), print)
     clock.done("random", 0.1)
     clock.done("a", 5.0)
     assert clock.seconds_left({}) == 0.0
@@ -84,8 +85,8 @@ def test_a_study_tells_what_runs(monkeypatch, capsys):
     from owlrl.experiments import comparison
 
     class Eager(Clock):
-        def __init__(self, *arguments):
-            super().__init__(*arguments, first=0.0)
+        def __init__(self, *arguments, where):
+            super().__init__(*arguments, first=0.0, where=where)
 
         def _watch(self):
             while not self._over.wait(0.01):

@@ -3,6 +3,7 @@ from __future__ import annotations
 import base64
 import re
 import shlex
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from owlrl import cli
 from owlrl.cli import main
 from owlrl.errors import OwlStateError, OwlValueError
-from owlrl.experiments import Result, Run, run_experiment, study_runs, write_report, write_result
+from owlrl.experiments import Run, Trial, run_experiment, study_runs, write_report
 from owlrl.experiments import _optional as optional_module
 from owlrl.experiments import report as module
 from owlrl.experiments.report import commands_for, train_command
@@ -74,9 +75,9 @@ def runs(tmp_path_factory):
     for seed in (0, 1):
         run = tiny(policies=policies, seed=seed)
         checkpoint = directory / f"{run.id}.safetensors" if seed else None
-        write_result(directory, run_experiment(run, checkpoint=checkpoint))
+        run_experiment(run, checkpoint=checkpoint).write(directory)
     run = tiny(method="experience-replay")
-    write_result(directory, run_experiment(run, checkpoint=directory / f"{run.id}.safetensors"))
+    run_experiment(run, checkpoint=directory / f"{run.id}.safetensors").write(directory)
     return directory
 
 
@@ -116,7 +117,7 @@ def test_traces_in_the_results_do_without_a_checkpoint(tmp_path):
     rows += [evaluation("hedge+td", "a", 0.5), evaluation("hedge+reward", "a", 0.75)]
     for policy in ("hedge+td", "hedge+reward"):
         rows += [{**trace(["a", "b"], 4), "kind": "trace", "policy": policy, "task": task} for task in "ab"]
-    write_result(tmp_path, result(Run("SC2"), *rows))
+    result(Run("SC2"), *rows).write(tmp_path)
     page = read(write_report(tmp_path))
     assert page.kinds() == (1 + 2, 0)
     assert "seed 0: one episode per task" in page.text
@@ -125,7 +126,7 @@ def test_traces_in_the_results_do_without_a_checkpoint(tmp_path):
 def test_several_sections_have_a_list_of_them(tmp_path):
     rows = [training("a", 0, 10), score(10, "a", 1.0), evaluation("oracle", "a", 1.0)]
     for run in (Run("SC2"), Run("SC3"), Run("SC2", seed=1)):
-        write_result(tmp_path, result(run, *rows))
+        result(run, *rows).write(tmp_path)
     page = read(write_report(tmp_path))
     assert page.tags.count("a") == page.tags.count("h2") == 2
     assert page.kinds() == (2, 0)
@@ -134,7 +135,7 @@ def test_several_sections_have_a_list_of_them(tmp_path):
 def test_many_methods_are_several_pictures(tmp_path):
     rows = [training("a", 0, 10), score(10, "a", 1.0), evaluation("oracle", "a", 1.0)]
     for strength in range(5):
-        write_result(tmp_path, result(Run("SC2", strength=float(strength)), *rows))
+        result(Run("SC2", strength=float(strength)), *rows).write(tmp_path)
     assert read(write_report(tmp_path)).kinds() == (2, 0)
 
 
@@ -143,7 +144,8 @@ def test_names_are_text_and_nothing_else(tmp_path):
     rows += [evaluation(f"{STRANGE}+x", STRANGE, 1.0)]
     rows += [{**trace([STRANGE, "b"], 4), "kind": "trace", "policy": f"{STRANGE}+x", "task": STRANGE}]
     run = Run("Crossroads-2", arguments={"max_steps": 9}, frames_by_task={"crossroads-0": 4})
-    write_result(tmp_path, Result(run, rows, {"git": STRANGE, "versions": {STRANGE: STRANGE}}))
+    info = {"git": STRANGE, "versions": {STRANGE: STRANGE}}
+    replace(result(run, *rows), info=info).write(tmp_path)
     (tmp_path / "<img src=x>.jsonl").write_text("{", encoding="utf-8")
     page = read(write_report(tmp_path))
     assert "script" not in page.tags and page.tags.count("img") == 2
@@ -152,22 +154,22 @@ def test_names_are_text_and_nothing_else(tmp_path):
 
 
 def test_a_directory_is_no_place_for_the_page(tmp_path):
-    write_result(tmp_path, Result(Run("SC2"), [evaluation("oracle", "a", 1.0)], {}))
+    result(Run("SC2"), evaluation("oracle", "a", 1.0)).write(tmp_path)
     with pytest.raises(OwlValueError, match="a directory; expected a file's name"):
         write_report(tmp_path, tmp_path)
 
 
 def test_partial_results_give_what_they_have(tmp_path):
-    write_result(tmp_path, Result(Run("SC2"), [], {}))
+    Trial.of(Run("SC2")).write(tmp_path)
     assert read(write_report(tmp_path)).kinds() == (0, 0)
-    write_result(tmp_path, Result(Run("SC2", seed=1), [evaluation("oracle", "a", 1.0)], {}))
-    write_result(tmp_path, result(Run("SC3"), training("a", 0, 10), score(10, "a", 1.0)))
+    result(Run("SC2", seed=1), evaluation("oracle", "a", 1.0)).write(tmp_path)
+    result(Run("SC3"), training("a", 0, 10), score(10, "a", 1.0)).write(tmp_path)
     assert read(write_report(tmp_path)).kinds() == (1, 0)
 
 
 def test_a_checkpoint_that_cannot_be_used_is_said(tmp_path):
     run = tiny(policies=("oracle", "hedge+td"))
-    path = write_result(tmp_path, result(run, evaluation("oracle", "a", 1.0)))
+    path = result(run, evaluation("oracle", "a", 1.0)).write(tmp_path)
     path.with_suffix(".safetensors").write_bytes(b"nothing")
     page = read(write_report(tmp_path))
     assert "The checkpoint could not be used" in page.text and "is not a readable checkpoint" in page.text
@@ -189,7 +191,7 @@ def test_no_results_is_an_error(tmp_path):
 
 
 def test_the_old_report_stays_if_the_new_one_fails(tmp_path, monkeypatch):
-    write_result(tmp_path, Result(Run("SC2"), [], {}))
+    Trial.of(Run("SC2")).write(tmp_path)
     path = write_report(tmp_path)
     before = path.read_bytes()
 
@@ -243,8 +245,8 @@ def test_what_the_command_has_no_option_for_is_python(monkeypatch, run):
     python, flag, code = shlex.split(train_command(run))
     assert (python, flag) == ("python", "-c")
     asked = []
-    monkeypatch.setattr("owlrl.experiments.run_experiment", asked.append)
-    monkeypatch.setattr("owlrl.experiments.write_result", lambda directory, result: None)
+    monkeypatch.setattr("owlrl.experiments.run_experiment", lambda run: asked.append(run) or Trial.of(run))
+    monkeypatch.setattr(Trial, "write", lambda trial, directory: None)
     exec(code, {})
     assert asked == [run]
 

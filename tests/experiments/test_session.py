@@ -6,17 +6,20 @@ import torch
 from torch import nn
 
 from owlrl import DistillationRegularizer, EWCRegularizer, RehearsalReplay, SharedReplay, TaskScopedReplay
+from owlrl.acting import run_episodes
 from owlrl.checkpoint import save_state
+from owlrl.envs import TabulatedVectorEnv
 from owlrl.errors import OwlStateError, OwlValueError
-from owlrl.experiments import METHODS, Run, Session, resolve_tasks
+from owlrl.experiments import METHODS, Run, Session, evaluate, resolve_tasks, table_of
 from owlrl.experiments.recipes import recipe_of
-from tests.experiments.helpers import TINY, tiny
+from owlrl.experiments.session import greedy_score
+from owlrl.heads.modes import eval_mode
+from tests.experiments.helpers import QUICK, TINY, tiny
 
 
 def learn(session: Session, *tasks: str, frames: int = 128) -> None:
     for task in tasks:
-        with session.task(task):
-            session.agent.learn(frames, env=session.env(task))
+        session.train(task, session.env(task), frames)
 
 
 LEFT, RIGHT = "crossroads-0", "crossroads-1"
@@ -29,7 +32,7 @@ def test_every_method_learns_two_tasks_and_acts(method):
     assert session.heads == ({LEFT: 0, RIGHT: 1} if METHODS[method].heads else {LEFT: 0, RIGHT: 0})
     assert session.agent.q.num_heads == (2 if METHODS[method].heads else 1)
     assert session.agent.updates > 0
-    policy = session.policy("oracle", [LEFT, RIGHT])
+    policy = session.policy_of("oracle", [LEFT, RIGHT])
     policy.reset(num_envs=2)
     assert policy.act(np.zeros((2, 7, 7, 3), np.uint8)).shape == (2,)
 
@@ -126,15 +129,15 @@ def test_the_papers_learner():
 def test_the_oracle_is_told_the_task_of_each_lane():
     session = Session(tiny())
     with pytest.raises(OwlStateError, match="no task has been learned"):
-        session.policy("oracle", [LEFT])
+        session.policy_of("oracle", [LEFT])
     learn(session, LEFT, RIGHT)
-    policy = session.policy("oracle", [RIGHT, LEFT, RIGHT])
+    policy = session.policy_of("oracle", [RIGHT, LEFT, RIGHT])
     policy.reset(num_envs=3)
     policy.act(np.zeros((3, 7, 7, 3), np.uint8))
     assert policy.trace[0].arm.tolist() == [1, 0, 1]
     with pytest.raises(OwlValueError, match="the oracle has no head for elsewhere"):
-        session.policy("oracle", ["elsewhere"])
-    one = Session(tiny(method="experience-replay")).policy("oracle", ["elsewhere"])
+        session.policy_of("oracle", ["elsewhere"])
+    one = Session(tiny(method="experience-replay")).policy_of("oracle", ["elsewhere"])
     one.reset(num_envs=1)
     one.act(np.zeros((1, 7, 7, 3), np.uint8))
 
@@ -172,3 +175,130 @@ def test_a_checkpoint_of_something_else_is_refused(tmp_path):
     save_state(tmp_path / "x.safetensors", {"q": torch.zeros(1)})
     with pytest.raises(OwlValueError, match="a checkpoint of something else"):
         Session.load(tmp_path / "x.safetensors")
+
+
+POLICIES = (
+    "oracle",
+    "hedge+td",
+    "hedge+reward",
+    "released+td-raw",
+    "paper+td-squared",
+    "random",
+    "max-q-once",
+    "max-q-every-step",
+)
+
+
+@pytest.fixture(scope="module")
+def session() -> Session:
+    made = Session(tiny(policies=POLICIES, overrides=QUICK, consecutive=5))
+    learn(made, LEFT, RIGHT, frames=600)
+    return made
+
+
+def scores(session, tasks, policies, **more):
+    return [row for row in evaluate(session, tasks, policies, **more) if row["kind"] == "score"]
+
+
+def test_a_row_per_policy_and_task(session):
+    rows = scores(session, session.tasks, POLICIES, episodes=4)
+    assert [(row["mode"], row["task"]) for row in rows] == [(p, t) for t in (LEFT, RIGHT) for p in POLICIES]
+    for row in rows:
+        assert row["episodes"] == 4 and "set" not in row
+        assert 0 <= row["success"] <= 1 and 0 <= row["found"] <= 1
+        assert 0 <= row["steps"] <= row["mean_length"] <= 12
+
+
+def test_the_told_heads_solve_their_tasks_and_max_q_cannot_solve_both(session):
+    rows = scores(session, session.tasks, POLICIES)
+    success = {(row["mode"], row["task"]): row["success"] for row in rows}
+    assert success["oracle", LEFT] == success["oracle", RIGHT] == 1.0
+    assert success["max-q-once", LEFT] + success["max-q-once", RIGHT] <= 1.0
+    assert [row["found"] for row in rows if row["mode"] == "oracle"] == [1.0, 1.0]
+
+
+def test_a_trace_is_one_episode(session):
+    rows = evaluate(session, session.tasks, ["hedge+reward", "random"], episodes=2)
+    traces = [row for row in rows if row["kind"] == "trace"]
+    assert [(row["mode"], row["task"]) for row in traces] == [("hedge+reward", LEFT), ("hedge+reward", RIGHT)]
+    for row in traces:
+        assert row["heads"] == [LEFT, RIGHT]
+        assert len(row["arms"]) == len(row["probabilities"]) == len(row["losses"]) <= 12
+        assert all(sum(p) == pytest.approx(1.0, abs=1e-3) for p in row["probabilities"])
+        assert row["probabilities"][0] == [0.5, 0.5] != row["probabilities"][-1]  # evidence moves them
+
+
+def test_tasks_that_were_not_learned_have_no_oracle_and_no_right_head(session):
+    arguments = {"length": 1, "max_steps": 12}
+    other = {"crossroads-2": table_of(resolve_tasks("Crossroads-3", arguments)["crossroads-2"])}
+    assert evaluate(session, other, ["oracle"]) == []
+    (row,) = evaluate(session, other, ["oracle", "random"], episodes=2, label="others")
+    assert (row["mode"], row["set"]) == ("random", "others")
+    assert row["found"] is None and row["steps"] is None
+    assert [row["task"] for row in scores(session, {**session.tasks, **other}, ["oracle"])] == [LEFT, RIGHT]
+
+
+def test_a_task_that_is_still_to_come_is_not_asked():
+    session = Session(tiny(policies=("oracle", "random")))
+    learn(session, LEFT)
+    assert {row["task"] for row in scores(session, session.tasks, ["oracle", "random"])} == {LEFT}
+
+
+def test_one_head_is_evaluated_on_anything():
+    one = Session(tiny(method="experience-replay"))
+    other = {"longer": table_of(resolve_tasks("Crossroads-2", {"length": 3})["crossroads-0"])}
+    (row,) = evaluate(one, other, ["oracle"], label="x")
+    assert row["set"] == "x" and row["found"] is None
+    bare, freed = scores(one, other, ["oracle", "oracle+least-tried"], episodes=8)
+    assert bare["success"] == 0.0 < freed["success"]
+
+
+def test_in_a_row_counts_failures(session):
+    rows = evaluate(session, session.tasks, ["oracle", "random", "oracle+least-tried"], episodes=6)
+    rows = [row for row in rows if row["kind"] == "in-a-row"]
+    assert len(rows) == 6
+    for row in rows:
+        assert row["episodes"] == 6 and len(row["by_episode"]) == 5
+        assert row["failures"] == pytest.approx(5 - sum(row["by_episode"]))
+    # what was tried is forgotten between episodes, so that a told head is left as it is
+    assert [row["failures"] for row in rows if row["mode"].startswith("oracle")] == [0.0] * 4
+
+
+def test_the_curve_is_an_episode_of_the_told_head(session):
+    for task, head in session.heads.items():
+        for other in (LEFT, RIGHT):
+            env = TabulatedVectorEnv(session.tasks[other], 1)
+            told = run_episodes(session.policy_of("oracle", [task]), env, episodes=1, seed=0)
+            found = greedy_score(session.agent.q, head, session.tasks[other])
+            assert found.returns == pytest.approx(told.returns) and found.success == told.success[0]
+    solved = [
+        greedy_score(session.agent.q, session.heads[t], session.tasks[t]).success for t in (LEFT, RIGHT)
+    ]
+    assert solved == [1.0, 1.0]
+
+
+def test_a_look_changes_no_mode():
+    session = Session(tiny(method="owl-dropout-0.1"))
+    q, table = session.agent.q, session.tasks[LEFT]
+    q.train()
+    before = torch.get_rng_state()
+    greedy_score(q, 0, table)
+    assert q.training
+    assert torch.equal(before, torch.get_rng_state())  # nothing was dropped
+    with eval_mode(q):
+        greedy_score(q, 0, table)
+        assert not q.training
+
+
+def test_a_head_that_never_ends_fails(session):
+    table = session.tasks[LEFT]
+    turn = torch.zeros(table.num_observations, 3)
+    turn[:, 0] = 1.0  # left, for ever
+
+    class Turning:
+        module = torch.nn.Linear(1, 1)
+
+        def __call__(self, seen, head):
+            return turn
+
+    assert greedy_score(Turning(), 0, table).success == 0.0

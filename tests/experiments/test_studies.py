@@ -47,11 +47,13 @@ def test_studies_share_results():
 
 def test_reproduce_does_what_is_missing_and_prints_tables(tmp_path, monkeypatch):
     monkeypatch.setitem(STUDIES, "small", StudyPlan("two", lambda seed: [tiny(seed=seed, frames=128)]))
-    tables, attempts = reproduce("small", tmp_path, seeds=2, progress=False)
-    assert len(attempts) == 2
+    tables, errors = reproduce("small", tmp_path, seeds=2, progress=False)
+    assert errors == []
+    times = [path.stat().st_mtime_ns for path in sorted(tmp_path.iterdir())]
+    assert len(times) == 2
     assert "### Crossroads-2" in tables and "| owl-memory | oracle | 2 |" in tables
-    again, attempts = reproduce("small", tmp_path, seeds=2, progress=False)
-    assert attempts == []
+    again, _ = reproduce("small", tmp_path, seeds=2, progress=False)
+    assert [path.stat().st_mtime_ns for path in sorted(tmp_path.iterdir())] == times
     assert again == tables
 
 
@@ -76,8 +78,8 @@ def test_a_damaged_result_of_its_own_is_done_again(tmp_path, monkeypatch):
     tables, _ = reproduce("small", tmp_path, seeds=1, progress=False)
     (path,) = tmp_path.glob("*.jsonl")
     path.write_text(path.read_text(encoding="utf-8")[:-20], encoding="utf-8")
-    again, attempts = reproduce("small", tmp_path, seeds=1, progress=False)
-    assert len(attempts) == 1 and again.splitlines()[6] == tables.splitlines()[6]
+    again, errors = reproduce("small", tmp_path, seeds=1, progress=False)
+    assert errors == [] and again.splitlines()[6] == tables.splitlines()[6]
 
 
 def test_unknown_names_and_seeds(tmp_path):

@@ -182,7 +182,7 @@ def test_files_are_read_again(tmp_path):
     np.testing.assert_array_equal(again.scores("bare"), study.scores("bare"))
     with pytest.raises(OwlValueError, match="has no results of compare"):
         Study.load(tmp_path / "nowhere")
-    with pytest.raises(OwlValueError, match="is no result of compare"):
+    with pytest.raises(OwlValueError, match="is no result"):
         Trial.read(tmp_path / "other.jsonl")
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from owlrl.experiments import Result, Run, forgetting, iqm
+from owlrl.experiments import Run, Trial, forgetting, iqm
 from owlrl.experiments.summary import Group, Quartiles, group_by_run, single_task_scores
 from tests.experiments.helpers import evaluation, result, score, training
 
@@ -31,8 +31,8 @@ def group() -> Group:
 def test_scores_are_seeds_by_tasks():
     assert group().scores("oracle").tolist() == [[1.0, 0.5], [0.5, 0.25], [1.0, 1.0], [0.75, 0.0]]
     assert group().scores("random", label="S9N1:1").tolist() == [[0.1]] * 4
-    assert group().policies() == ["oracle", "hedge+td"]
-    assert group().policies("S9N1:1") == ["random"]
+    assert group().modes() == ["oracle", "hedge+td"]
+    assert group().modes("S9N1:1") == ["random"]
 
 
 def test_estimate_and_quartiles():
@@ -56,14 +56,14 @@ def test_what_came_of_training():
     ]
     assert group().forgetting() == pytest.approx(np.mean(expected))
     assert group().minutes() == pytest.approx(2.5)
-    assert group().mean_of("identified", "hedge+td") == 0.75
-    assert np.isnan(group().mean_of("identified", "nobody"))
+    assert group().mean_of("found", "hedge+td") == 0.75
+    assert np.isnan(group().mean_of("found", "nobody"))
     assert group().failures("oracle") is None
 
 
 def test_failures_in_a_row():
     rows = [
-        {"kind": "in-a-row", "policy": "oracle", "task": t, "failures": f}
+        {"kind": "in-a-row", "policy": "oracle", "task": t, "by_episode": [], "failures": f}
         for t, f in (("a", 1.0), ("b", 2.0))
     ]
     assert Group((result(Run("SC2"), *rows),)).failures("oracle") == 1.5
@@ -72,11 +72,11 @@ def test_failures_in_a_row():
 def test_groups_differ_by_more_than_the_seed():
     runs = [Run("SC2", seed=1), Run("SC3"), Run("SC2", seed=0), Run("SC2", strength=2.0)]
     groups = group_by_run(result(run) for run in runs)
-    assert [[r.run.seed for r in g.results] for g in groups] == [[0, 1], [0], [0]]
+    assert [[r.run.seed for r in g.trials] for g in groups] == [[0, 1], [0], [0]]
     assert [g.label for g in groups] == ["owl-memory", "owl-memory", "owl-memory (2)"]
     asked = Run("SC2", seed=0, unseen=("S9N1:2",))  # the same training, so the same seed
     (found,) = group_by_run(result(run) for run in (Run("SC2", seed=0), asked, Run("SC2", seed=1)))
-    assert [r.run for r in found.results] == [asked, Run("SC2", seed=1)]
+    assert [r.run for r in found.trials] == [asked, Run("SC2", seed=1)]
 
 
 def alone(task: str, level: int, number: float, **more) -> Group:
@@ -111,11 +111,11 @@ def test_forward_transfer_takes_tasks_that_were_trained_alone():
 
 
 def test_what_was_not_measured_is_none():
-    bare = Group((Result(Run("SC2"), [], {}),))
-    assert bare.forgetting() is None and bare.minutes() is None and bare.policies() == []
+    bare = Group((Trial.of(Run("SC2")),))
+    assert bare.forgetting() is None and bare.minutes() is None and bare.modes() == []
 
 
 def test_only_policies_that_all_seeds_have():
     rows = [evaluation("oracle", "a", 1.0), evaluation("random", "a", 0.5)]
     both = Group((result(Run("SC2"), *rows), result(Run("SC2", seed=1), rows[0])))
-    assert both.policies() == ["oracle"]
+    assert both.modes() == ["oracle"]

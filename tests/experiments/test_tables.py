@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import re
 
-from owlrl.experiments import Run, markdown_tables
+from owlrl.experiments import Run, Trial, markdown_tables
 from owlrl.experiments.tables import result_text
 from tests.experiments.helpers import (
     control_evaluation,
@@ -25,7 +25,7 @@ def results():
             evaluation("hedge+model", "a", 0.5),
             evaluation("random", "a", 0.25),
             evaluation("random", "b", 0.5, set="S9N1:2"),
-            {"kind": "in-a-row", "policy": "random", "task": "a", "failures": 1.5},
+            {"kind": "in-a-row", "policy": "random", "task": "a", "by_episode": [0.5] * 8, "failures": 1.5},
         )
 
 
@@ -109,7 +109,9 @@ def test_text_of_one_result():
 def test_text_has_other_sets_and_failures_in_a_row_as_well():
     rows = [evaluation("oracle", "left", 1.0)]
     rows += [evaluation("random", f"level-{k}", k / 100, set="S9N1:51") for k in range(51)]
-    rows += [{"kind": "in-a-row", "policy": "random", "task": "left", "failures": 1.5}]
+    rows += [
+        {"kind": "in-a-row", "policy": "random", "task": "left", "by_episode": [0.5] * 4, "failures": 1.5}
+    ]
     text = result_text(result(Run("SC2", consecutive=4), *rows))
     seen, unseen, failures = text.split("\n\n")
     assert seen.split() == ["left", "mean", "oracle", "1.00", "1.00"]
@@ -161,7 +163,7 @@ def test_what_was_trained_alone_stands_beside_it():
         *("separately trained", "oracle", "1", "-290.0", "-310.0", "-300.00", "–", "–", "–"),
         *("+156°", "-156°", "2.0"),
     ]
-    shorter = [result(tiny_control(tasks=r.run.tasks, frames=30), *r.rows) for r in alone]
+    shorter = [Trial.of(tiny_control(tasks=r.run.tasks, frames=30), r.rows) for r in alone]
     for others in (alone[:1], shorter):
         assert "separately" not in markdown_tables([together], reference=[together, *others])
     assert "separately" not in markdown_tables(alone, reference=alone)

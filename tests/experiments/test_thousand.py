@@ -10,8 +10,18 @@ import pytest
 
 from owlrl.envs import ReachVectorEnv, best_return, reach_goals, single_policy_bound
 from owlrl.errors import OwlValueError
-from owlrl.experiments import thousand
-from owlrl.experiments.thousand import blind_start, draw_thousand, looks_at, reach_scores, run_thousand, table
+from owlrl.experiments import Trial, thousand
+from owlrl.experiments.keeping import Keeper
+from owlrl.experiments.thousand import (
+    blind_start,
+    do_run,
+    draw_thousand,
+    looks,
+    looks_at,
+    parts,
+    reach_scores,
+    table,
+)
 
 GOALS = reach_goals(40, seed=3)
 
@@ -46,37 +56,45 @@ def test_looks() -> None:
     assert looks_at(7) == [1, 2, 5, 7]
 
 
-def same(row: dict[str, Any]) -> dict[str, Any]:
+def same(trial: Trial) -> list[dict[str, Any]]:
     """What does not depend on the clock."""
-    return {k: v for k, v in row.items() if not k.startswith(("ms", "s to", "MB"))}
+    rows = looks([trial])
+    return [{k: v for k, v in row.items() if not k.startswith(("ms", "s to", "MB"))} for row in rows]
 
 
-@pytest.mark.parametrize("method", ["owl", "bare"])
+def trials(**more: Any) -> list[Trial]:
+    (part,) = parts(**{"goals": 3, "frames": 1_000, **more})
+    return [work.trial for work in part.work]
+
+
+@pytest.mark.parametrize("method", ["owl", "frozen trunk", "bare"])
 def test_an_interrupted_run_goes_on_and_ends_with_the_same_scores(method: str, tmp_path: Path) -> None:
-    few: dict[str, Any] = {"goals": 3, "frames": 1_000, "methods": [method]}
-    whole = run_thousand(tmp_path / "whole", **few)
+    (trial,) = trials(methods=[method])
+    whole = do_run(trial)
 
-    def stop(text: str) -> None:
-        if ": 2 of" in text:
+    def stop(text: str, steps: int) -> None:
+        if steps == 2_000:
             raise KeyboardInterrupt
 
+    keep: dict[str, Any] = {"resume": tmp_path / "run.part", "save_every": 0.0}
     with pytest.raises(KeyboardInterrupt):
-        run_thousand(tmp_path / "parts", **few, progress=stop)
-    seen: list[str] = []
-    parts = run_thousand(tmp_path / "parts", **few, progress=seen.append)
-    assert len(seen) == 1  # only the third goal was left
-    assert [same(row) for row in parts] == [same(row) for row in whole]
-    assert [row["tasks"] for row in parts] == [1, 2, 3]
-    assert run_thousand(tmp_path / "parts", **few, progress=seen.append) == parts and len(seen) == 1
-    assert not list((tmp_path / "parts").glob("*.owl"))
+        do_run(trial, **keep, tell=stop)
+    seen: list[int] = []
+    gone_on = do_run(trial, **keep, tell=lambda text, steps: seen.append(steps))
+    assert seen == [2_000]  # only the third goal was left
+    assert same(gone_on) == same(whole)
+    assert [row["tasks"] for row in looks([whole])] == [1, 2, 3]
 
 
 def test_controls_table_and_figure(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    rows = run_thousand(tmp_path, goals=2, frames=1_000)
+    (part,) = parts(goals=2, frames=1_000)
+    done = [work.do(work.trial) for work in part.work]
+    rows = looks(done)
     assert {row["method"] for row in rows} == set(thousand.METHODS)
     assert all("unknown" not in row for row in rows if row["method"] == "bare")
-    assert len(table(rows).splitlines()) == 2 + len(rows)
+    assert part.show(done, [], tmp_path).count("\n") == 2 + len(rows) == len(table(rows).splitlines())
+    assert (tmp_path / "thousand.svg").is_file()
     figure = draw_thousand(rows)
     assert [axes.get_ylabel() for axes in figure.axes] == [
         "score, mean over tasks",
@@ -85,14 +103,19 @@ def test_controls_table_and_figure(tmp_path: Path) -> None:
     ]
 
 
-def test_the_frozen_trunk_stays(tmp_path: Path) -> None:
-    run = thousand._Run("frozen trunk", 0, GOALS, 1, 1_000, tmp_path / "run.jsonl")
+def test_methods_beside_owl_learn_fewer_goals() -> None:
+    assert [trial.steps for trial in trials(goals=300)] == [300_000, 200_000, 200_000]
+    assert len({trial.id for trial in trials(seeds=2)}) == 6
+
+
+def test_the_frozen_trunk_stays() -> None:
+    run = thousand._Run("frozen trunk", 0, GOALS, 1, 1_000)
     before = {name: p.clone() for name, p in run.agent.actor.named_parameters()}
-    run.run(lambda text: None)
+    run.run(Keeper(None, "mine"), lambda text, steps: None)
     moved = {name for name, p in run.agent.actor.named_parameters() if not before[name].equal(p)}
     assert moved and all(name.startswith("output") for name in moved)
 
 
-def test_unknown_methods_are_refused(tmp_path: Path) -> None:
+def test_unknown_methods_are_refused() -> None:
     with pytest.raises(OwlValueError, match="expected some of"):
-        run_thousand(tmp_path, methods=["owls"])
+        parts(methods=["owls"])

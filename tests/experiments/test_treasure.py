@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from owlrl.envs import Table, interference
-from owlrl.experiments import treasure
+from owlrl.experiments import reproduce, treasure
 from scripts.compared import STUDIES
 
 from ..envs.helpers import line
@@ -43,10 +43,10 @@ def test_the_best_return_counts_the_steps_of_an_episode():
     assert treasure.best_return(enough, enough.reward) == enough.reward.max()
 
 
-def test_a_first_look_prints_bounds_and_tables(tmp_path, capsys):
-    told = treasure.reproduce(tmp_path, seeds=1, jobs=1, methods=("owl",), frames=64)
-    printed = capsys.readouterr().out
-    assert told == 0
+def test_a_first_look_prints_bounds_and_tables(tmp_path):
+    chosen = {"seeds": 1, "methods": ("owl",), "frames": 64, "progress": False}
+    printed, errors = reproduce("treasure", tmp_path, **chosen)
+    assert not errors
     assert "deep-sea: exact: separate policies deep 19.43" in printed
     assert printed.count("| owl | unknown |") == 2 and "resources: exact" in printed
-    assert len(list((tmp_path / "fruit-tree").glob("owl-*.jsonl"))) == 1
+    assert len(list((tmp_path / "treasure" / "fruit-tree").glob("owl-*.jsonl"))) == 1

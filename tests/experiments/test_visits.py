@@ -18,8 +18,8 @@ from owlrl.experiments import Learned, Method, Plan, compare
 from owlrl.experiments.keeping import Keeper
 from owlrl.experiments.methods import BUILT_IN
 from owlrl.experiments.models import model_state
+from owlrl.experiments.repeatable import repeatable
 from owlrl.experiments.results import without_times
-from owlrl.experiments.training import repeatable
 from owlrl.experiments.visits import Visits
 from owlrl.learners import DQNConfig, SACConfig
 from owlrl.wrapper_state import same_state

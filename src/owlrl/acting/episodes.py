@@ -57,6 +57,9 @@ class Evaluation:
         likeliest: (n,) index of the task that was most likely when the episode ended.
         settled: (n,) the step from which on that task stayed the most likely.
         true_task: the task the episodes were of, where it was given.
+        success: (n,) whether each ended with success; None where the environment says nothing about it (in
+            its ``info``, under "is_success").
+        env: (n,) the environment of a vector that each was in.
 
     >>> import numpy as np
     >>> from owlrl.acting import Evaluation
@@ -72,6 +75,8 @@ class Evaluation:
     likeliest: np.ndarray | None = None
     settled: np.ndarray | None = None
     true_task: str | None = None
+    success: np.ndarray | None = None
+    env: np.ndarray | None = None
 
     @property
     def mean_return(self) -> float:
@@ -150,7 +155,7 @@ def run_episodes(
         log.add(steps)
         cut = log.length == max_steps
         ended = (steps.terminated | steps.truncated | cut) & steps.real
-        log.close(np.flatnonzero(ended), ended & (left > 0), steps.terminated)
+        log.close(np.flatnonzero(ended), ended & (left > 0), steps)
         left -= ended & (left > 0)
         if cut.any() and not (steps.terminated | steps.truncated).any():
             stepper.reset()
@@ -218,6 +223,7 @@ class _Log:
         self.acted = np.zeros((count, len(self.tasks)))
         self.likeliest, self.settled = np.full(count, -1), np.zeros(count, dtype=int)
         self.rows: list[tuple[Any, ...]] = []
+        self.says = False  # whether an episode was a success
 
     def add(self, steps: Steps) -> None:
         real = steps.real
@@ -231,24 +237,28 @@ class _Log:
         self.settled = np.where(changed, self.length, self.settled)
         self.likeliest = np.where(real, best, self.likeliest)
 
-    def close(self, ended: np.ndarray, counted: np.ndarray, terminated: np.ndarray) -> None:
+    def close(self, ended: np.ndarray, counted: np.ndarray, steps: Steps) -> None:
         """Keep the episodes that end now, if they count, and start new ones."""
         for k in ended:
             if counted[k]:
                 share = self.acted[k] / max(1, self.length[k])
-                outcome = (float(self.total[k]), int(self.length[k]), bool(terminated[k]))
-                self.rows.append((*outcome, share, int(self.likeliest[k]), int(self.settled[k])))
+                outcome = (float(self.total[k]), int(self.length[k]), bool(steps.terminated[k]))
+                self.says |= steps.success is not None
+                success = steps.success is not None and bool(steps.success[k])
+                found = (share, int(self.likeliest[k]), int(self.settled[k]))
+                self.rows.append((*outcome, success, int(k), *found))
             self.total[k], self.length[k], self.acted[k] = 0.0, 0, 0.0
             self.likeliest[k], self.settled[k] = -1, 0
 
     def evaluation(self, true_task: str | None) -> Evaluation:
-        returns, lengths, terminated, acted, likeliest, settled = (
+        returns, lengths, terminated, success, env, acted, likeliest, settled = (
             np.array(column) for column in zip(*self.rows, strict=True)
         )
+        of_all: dict[str, Any] = {"success": success if self.says else None, "env": env}
         if not self.tasks:
-            return Evaluation(returns, lengths, terminated)
+            return Evaluation(returns, lengths, terminated, **of_all)
         known = (self.tasks, acted, likeliest, settled, true_task)
-        return Evaluation(returns, lengths, terminated, *known)
+        return Evaluation(returns, lengths, terminated, *known, **of_all)
 
 
 def collect_rows(

@@ -16,7 +16,10 @@ __all__: list[str] = []
 
 @dataclass(frozen=True)
 class Steps:
-    """What one step of E environments gave; rows where ``real`` is false only reset."""
+    """What one step of E environments gave; rows where ``real`` is false only reset.
+
+    ``success`` is what the environments say of it (``info["is_success"]``); None if they say nothing.
+    """
 
     observation: Any
     action: np.ndarray
@@ -25,6 +28,7 @@ class Steps:
     terminated: np.ndarray
     truncated: np.ndarray
     real: np.ndarray
+    success: np.ndarray | None = None
 
     def add_to(self, replay: Any) -> None:
         """Put the rows that are real into a replay."""
@@ -84,15 +88,19 @@ class Stepper:
         self.starts = ended if self._same_step else self._resetting
         self._resetting = np.zeros_like(real) if self._same_step else ended
         self.observation = following
-        return Steps(before, action, np.asarray(reward), final, terminated, truncated, real)
+        said = info.get("final_info", info) if self._same_step else info
+        success = said.get("is_success")
+        return Steps(before, action, np.asarray(reward), final, terminated, truncated, real, success)
 
     def _step_single(self, before: Any, action: np.ndarray) -> Steps:
-        following, reward, terminated, truncated, _ = self.env.step(action[0])
+        following, reward, terminated, truncated, info = self.env.step(action[0])
         final = _batched(following)
         self.starts = np.array([bool(terminated or truncated)])
         self.observation = _batched(self.env.reset()[0]) if self.starts[0] else final
         flags = np.array([[terminated], [truncated], [True]], dtype=bool)
-        return Steps(before, action, np.array([reward], dtype=np.float64), final, *flags)
+        success = np.array([bool(info["is_success"])]) if "is_success" in info else None
+        rewards, (ended, cut, real) = np.array([reward], dtype=np.float64), flags
+        return Steps(before, action, rewards, final, ended, cut, real, success)
 
 
 def _batched(observation: Any) -> Any:

@@ -5,23 +5,20 @@ from __future__ import annotations
 from owlrl.experiments.comparison import compare, compare_file, run_trial
 from owlrl.experiments.config import Run
 from owlrl.experiments.diagnosis import diagnose
-from owlrl.experiments.evaluation import evaluate, evaluate_in_a_row
 from owlrl.experiments.evidence import EvidenceSet, make_evidence
-from owlrl.experiments.fanout import Attempt, run_all
 from owlrl.experiments.frames import Recording, frame_strip, record_episode, write_gif
-from owlrl.experiments.methods import Learned, Method, Score, Wrapped, register_method
+from owlrl.experiments.learned import Learned, Score
+from owlrl.experiments.methods import Method, Wrapped, register_method
 from owlrl.experiments.metrics import (
     cumulative_performance,
     final_performance,
     forgetting,
     forward_transfer,
-    identification_accuracy,
     iqm,
     iqm_over_seeds,
     mean_score,
     probability_of_improvement,
     regret,
-    steps_to_identify,
     stratified_bootstrap,
     welch_test,
 )
@@ -43,31 +40,31 @@ from owlrl.experiments.policies import parse_policy
 from owlrl.experiments.presets import PRESETS, Preset
 from owlrl.experiments.recipes import METHODS, Recipe
 from owlrl.experiments.report import write_report
-from owlrl.experiments.results import (
-    Result,
-    environment,
-    is_done,
-    load_results,
-    read_result,
-    result_path,
-    write_result,
-)
-from owlrl.experiments.session import Session
+from owlrl.experiments.results import Trial, environment, load_trials
+from owlrl.experiments.session import Session, evaluate
 from owlrl.experiments.shared_grid import SharedGrid, four_rooms, shared_grid
-from owlrl.experiments.studies import STUDIES, StudyPlan, reproduce, study_runs, study_table
-from owlrl.experiments.study import Study, Trial, Verdict
+from owlrl.experiments.studies import (
+    MODULES,
+    STUDIES,
+    StudyPlan,
+    reproduce,
+    run_all,
+    run_experiment,
+    study_runs,
+    study_table,
+)
+from owlrl.experiments.study import Study, Verdict
 from owlrl.experiments.summary import Group, group_by_run
 from owlrl.experiments.tables import markdown_tables
 from owlrl.experiments.tasks import resolve_tasks, resolve_unseen, table_of
 from owlrl.experiments.tensorboard import TensorBoard
-from owlrl.experiments.training import evaluate_session, run_experiment, train
 from owlrl.experiments.value_maps import ValueMap, q_heatmap, value_map
 
 __all__ = [
     "METHODS",
+    "MODULES",
     "PRESETS",
     "STUDIES",
-    "Attempt",
     "Envs",
     "EvidenceSet",
     "Group",
@@ -78,7 +75,6 @@ __all__ = [
     "Preset",
     "Recipe",
     "Recording",
-    "Result",
     "Run",
     "Score",
     "Session",
@@ -99,8 +95,6 @@ __all__ = [
     "diagnose",
     "environment",
     "evaluate",
-    "evaluate_in_a_row",
-    "evaluate_session",
     "final_performance",
     "forgetting",
     "forward_transfer",
@@ -110,13 +104,11 @@ __all__ = [
     "group_by_run",
     "head_errors",
     "head_probabilities",
-    "identification_accuracy",
     "iqm",
     "iqm_over_seeds",
-    "is_done",
     "learning_curves",
     "load_model_state",
-    "load_results",
+    "load_trials",
     "make_evidence",
     "markdown_tables",
     "mean_score",
@@ -125,30 +117,25 @@ __all__ = [
     "parse_policy",
     "probability_of_improvement",
     "q_heatmap",
-    "read_result",
     "record_episode",
     "register_method",
     "regret",
     "reproduce",
     "resolve_tasks",
     "resolve_unseen",
-    "result_path",
     "run_all",
     "run_experiment",
     "run_trial",
     "selection_bars",
     "selections",
     "shared_grid",
-    "steps_to_identify",
     "stratified_bootstrap",
     "study_runs",
     "study_table",
     "table_of",
-    "train",
     "train_model",
     "value_map",
     "welch_test",
     "write_gif",
     "write_report",
-    "write_result",
 ]

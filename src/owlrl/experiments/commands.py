@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib import import_module
-from inspect import signature
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,43 +16,24 @@ import gymnasium
 from owlrl._arguments import Arguments
 from owlrl.envs import Table
 from owlrl.envs.task_sets import CROSSING, PENDULUM
-from owlrl.errors import OwlStateError, OwlValueError
-from owlrl.experiments.comparison import compare, compare_file, plan_of_file
+from owlrl.errors import OwlValueError
+from owlrl.experiments.comparison import compare, compare_file, kept_trials, list_trials
 from owlrl.experiments.config import Run
 from owlrl.experiments.demo import run_demo, run_pendulum_demo, run_stream_demo
 from owlrl.experiments.diagnosis import diagnose
-from owlrl.experiments.evaluation import evaluate
-from owlrl.experiments.fanout import unfinished
 from owlrl.experiments.keeping import SAVE_EVERY
 from owlrl.experiments.presets import PRESETS, Preset, with_overrides
+from owlrl.experiments.repeatable import repeatable
 from owlrl.experiments.report import write_report
-from owlrl.experiments.results import (
-    Result,
-    environment,
-    make_directory,
-    part_path,
-    read_result,
-    result_path,
-    write_result,
-)
-from owlrl.experiments.session import Session
-from owlrl.experiments.studies import STUDIES, reproduce, study_runs
+from owlrl.experiments.results import SEEN, Trial, environment, make_directory
+from owlrl.experiments.session import Session, evaluate, unseen_specs
+from owlrl.experiments.studies import MODULES, STUDIES, report_text, reproduce, run_experiment, study_parts
 from owlrl.experiments.tables import result_text
 from owlrl.experiments.tasks import is_control, is_level_grid, resolve_tasks, seeded_task, tables_of
-from owlrl.experiments.training import repeatable, run_experiment
 from owlrl.learners import DQN, SAC
 
 __all__ = ["Compare", "Demo", "Diagnose", "Evaluate", "Report", "Reproduce", "Train"]
 
-STUDY_FILES = {  # studies that are modules of owlrl.experiments, made like a file for `compare`
-    "cheetah": "HalfCheetah forward and backward, SAC of Stable-Baselines3 (extras mujoco, sb3)",
-    "multi_mnist": "two digits in an image, a task for each: EWC and GEM, one head and two (--data)",
-    "paper": "every cell of the paper's tables at its settings and length: many hours, resumable",
-    "thousand": "a thousand hidden goals in one pass, the reference SAC: score, cost and memory over tasks",
-    "reacher": "Reacher with four goals, DQN of Stable-Baselines3 (extras benchmarks, mujoco, sb3)",
-    "treasure": "Deep Sea Treasure and a fruit tree, rewards weighted in several ways (extra benchmarks)",
-    "minatar": "three games of MinAtar, one after the other, twice; owlrl's DQN (extra benchmarks)",
-}
 SAME_METHOD = {  # of our own runs: what `compare` calls it
     "owl-memory": "owl",
     "owl": "owl with EWC",
@@ -144,26 +122,28 @@ class Train:
         if self.env_id is not None and self.levels and not is_level_grid(self.env_id):
             return self._compare(self.env_id)
         run = self.run()
-        path, checkpoint = result_path(self.output, run), self.output / f"{run.id}.safetensors"
-        part = part_path(self.output, run)
-        if not unfinished([run], self.output) and checkpoint.is_file():
+        trial = Trial.of(run)
+        path, checkpoint = self.output / f"{run.id}.jsonl", self.output / f"{run.id}.safetensors"
+        part = self.output / f"{trial.part}.part"
+        done = kept_trials([trial], self.output)
+        if done and checkpoint.is_file():
             say(self.json, f"{path} is there already")
-            result = read_result(path)
+            trial = done[run.id]
         else:
             make_directory(self.output)
             if part.is_file():
                 say(self.json, f"going on from {part}")
-            result = run_experiment(
-                run, checkpoint=checkpoint, progress=True, resume=part, save_every=self.save_every
-            )
-            write_result(self.output, result)
+            keep: dict[str, Any] = {"resume": part, "save_every": self.save_every}
+            trial = run_experiment(run, checkpoint=checkpoint, progress=True, **keep)
+            trial.write(self.output)
         with suppress(OSError):  # where nothing can be written, nothing is in the way either
             part.unlink()
+        info = trial.info or {}
         if self.compile:
-            say(self.json, f"compiled in {result.info['seconds']['compile']:.0f} s, a part of its training")
-        say(self.json, result_text(result), f"\nresult: {path}\nfor owlrl evaluate: {checkpoint}")
+            say(self.json, f"compiled in {info['compile_seconds']:.0f} s, a part of its training")
+        say(self.json, result_text(trial), f"\nresult: {path}\nfor owlrl evaluate: {checkpoint}")
         if self.json:
-            print_json(result, file=str(path), checkpoint=str(checkpoint), seconds=result.info["seconds"])
+            print_json(trial, file=str(path), checkpoint=str(checkpoint), seconds=info["seconds"])
         return 0
 
     def _compare(self, env_id: str) -> int:
@@ -259,10 +239,10 @@ class Evaluate:
                 f"{', '.join(task for tasks in sets.values() for task in tasks)}; expected others, e.g. "
                 "--policies random"
             )
-        result = Result(session.run, rows, environment())
-        say(self.json, result_text(result))
+        trial = Trial.of(session.run, rows, environment())
+        say(self.json, result_text(trial))
         if self.json:
-            print_json(result)
+            print_json(trial)
         return 0
 
     def _sets(self, session: Session) -> dict[str, Mapping[str, Any]]:
@@ -275,9 +255,11 @@ class Evaluate:
             for name, task in tasks.items()
             if name not in known
         }
-        sets: dict[str, Mapping[str, Any]] = {"seen": known, "others": others}
+        sets: dict[str, Mapping[str, Any]] = {"": known, "others": others}
         if not session.run.control:
-            sets |= {text: session.unseen(text) for text in self.unseen}
+            scale = session.run.preset.goal_scale
+            unseen = {text: unseen_specs(session.run, text) for text in self.unseen}
+            sets |= {text: tables_of(levels, goal_scale=scale) for text, levels in unseen.items()}
         return {label: tasks for label, tasks in sets.items() if tasks}
 
     def _tasks(self, session: Session) -> Mapping[str, Any]:
@@ -357,12 +339,7 @@ class Compare:
             save_every=self.save_every,
             tensorboard=self.tensorboard,
         )
-        print(study.table())
-        print(*study.verdicts(), "", *study.notes(), sep="\n")
-        try:
-            print(f"\nreport: {study.report(output / 'report.html')}")
-        except OwlStateError as error:  # the picture needs a library that is not there
-            print(f"\nno report: {error}")
+        print(study.table(), report_text(study, output), sep="\n")
         return 1 if study.errors else 0
 
 
@@ -425,7 +402,7 @@ class Reproduce:
 
     def __call__(self) -> int:
         """Run what is missing, print the tables; 1 if a run failed."""
-        studies = {name: study.about for name, study in STUDIES.items()} | STUDY_FILES
+        studies = {name: study.about for name, study in STUDIES.items()} | MODULES
         if self.list and self.name is None:
             for name, about in studies.items():
                 print(f"{name:12}{about}")
@@ -434,54 +411,16 @@ class Reproduce:
             raise OwlValueError(
                 f"reproduce: which study? One of {', '.join(studies)}, e.g. owlrl reproduce sc3"
             )
-        if self.name in STUDY_FILES:
-            return self._of_module(import_module(f"owlrl.experiments.{self.name}"))
-        seeds = 3 if self.seeds is None else self.seeds
-        chosen: dict[str, Any] = {"seeds": seeds, "methods": self.methods, "frames": self.frames}
+        chosen: dict[str, Any] = {"seeds": self.seeds, "methods": self.methods, "frames": self.frames}
         if self.list:
-            for run in study_runs(self.name, **chosen):
-                _list_run(run.id, done=not unfinished([run], self.output))
+            for part in study_parts(self.name, **chosen, data=self.data):
+                list_trials([work.trial for work in part.work], self.output / part.directory)
             return 0
-        tables, attempts = reproduce(
-            self.name,
-            self.output,
-            **chosen,
-            jobs=self.jobs,
-            backend=self.backend,
-            scheduler=self.scheduler,
-            save_every=self.save_every,
-        )
+        places: dict[str, Any] = {"jobs": self.jobs, "backend": self.backend, "scheduler": self.scheduler}
+        places |= {"save_every": self.save_every}
+        tables, errors = reproduce(self.name, self.output, **chosen, data=self.data, **places)
         print(tables, end="")
-        failed = [attempt for attempt in attempts if attempt.error is not None]
-        for attempt in failed:
-            print(f"owlrl: {attempt.run.id} failed: {attempt.error}", file=sys.stderr)
-        return 1 if failed else 0
-
-    def _of_module(self, module: Any) -> int:
-        """A study for ``owlrl compare``, or one that does its own runs in ``reproduce(output, ...)``."""
-        output, study = self.output / str(self.name), Path(module.__file__)
-        if hasattr(module, "reproduce"):
-            own: dict[str, Any] = {"jobs": self.jobs, "methods": self.methods, "frames": self.frames}
-            seeds = 5 if self.seeds is None else self.seeds
-            given: dict[str, Any] = {"data": self.data, "only_list": self.list or None}
-            given["scheduler"] = self.scheduler
-            given["save_every"] = None if self.save_every == SAVE_EVERY else self.save_every
-            more = {name: value for name, value in given.items() if value is not None}
-            takes = signature(module.reproduce).parameters
-            if odd := [name.removeprefix("only_").replace("_", "-") for name in more if name not in takes]:
-                raise OwlValueError(f"reproduce: {self.name} has no --{odd[0]}; leave it out")
-            return int(module.reproduce(output, seeds=seeds, **own, **more))
-        same: dict[str, Any] = {"methods": self.methods, "seeds": self.seeds, "steps": self.frames}
-        if self.list:
-            for trial in plan_of_file(study, **{**same, "methods": self.methods or None}).trials():
-                _list_run(trial.id, done=(output / f"{trial.id}.jsonl").is_file())
-            return 0
-        where: dict[str, Any] = {"jobs": self.jobs, "backend": self.backend, "scheduler": self.scheduler}
-        return Compare(study, **same, **where, output=output, save_every=self.save_every)()
-
-
-def _list_run(name: str, *, done: bool) -> None:
-    print("done   " if done else "missing", name)
+        return 1 if errors else 0
 
 
 @dataclass(frozen=True)
@@ -585,15 +524,19 @@ def say(quiet: bool, *texts: str) -> None:
         print(*texts, sep="\n")
 
 
-def print_json(result: Result, **more: object) -> None:
-    """One line: mean success (or return) per policy, of trained tasks and of other sets; all evaluations."""
-    rows = [row for row in result.rows if row["kind"] in ("evaluation", "in-a-row")]
-    scores: dict[str, dict[str, list[float]]] = {"seen": {}}
-    for row in result.select("evaluation"):
-        scores.setdefault(row["set"], {}).setdefault(row["policy"], []).append(row[result.run.measure])
+def print_json(trial: Trial, **more: object) -> None:
+    """One line: mean success (or return) per mode, of trained tasks and of other sets; all evaluations."""
+    scores: dict[str, dict[str, list[float]]] = {SEEN: {}}
+    for row in (final := [row for label in _labels(trial) for row in trial.final(label=label)]):
+        scores.setdefault(row.get("set", SEEN), {}).setdefault(row["mode"], []).append(row[trial.measure])
     means = {
-        label: {policy: sum(found) / len(found) for policy, found in by_policy.items()}
-        for label, by_policy in scores.items()
+        label: {mode: sum(found) / len(found) for mode, found in by_mode.items()}
+        for label, by_mode in scores.items()
     }
-    summary = {result.run.measure: means.pop("seen"), "others": means}
-    print(json.dumps({"id": result.run.id, **summary, **more, "rows": rows}))
+    summary = {trial.measure: means.pop(SEEN), "others": means}
+    rows = [{k: v for k, v in row.items() if k != "visit"} for row in final + trial.select("in-a-row")]
+    print(json.dumps({"id": trial.id, **summary, **more, "rows": rows}))
+
+
+def _labels(trial: Trial) -> list[str]:
+    return list(dict.fromkeys(row.get("set", SEEN) for row in trial.select("score")))

@@ -7,14 +7,13 @@ import importlib.util
 import os
 import sys
 import tempfile
-import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from owlrl.errors import OwlError, OwlStateError, OwlTypeError, OwlValueError
 from owlrl.experiments.fanout import Backend, check_workers, fan_out
@@ -22,16 +21,16 @@ from owlrl.experiments.keeping import SAVE_EVERY, Keeper
 from owlrl.experiments.methods import RANDOM
 from owlrl.experiments.plan import Plan
 from owlrl.experiments.progress import Clock, Post, progress_bar
-from owlrl.experiments.results import environment, make_directory
-from owlrl.experiments.study import Study, Trial, slug
-from owlrl.experiments.training import repeatable
+from owlrl.experiments.repeatable import repeatable
+from owlrl.experiments.results import Trial, environment, make_directory, slug
+from owlrl.experiments.study import Study
 from owlrl.experiments.visits import Visits
 
 __all__ = ["compare", "compare_file", "run_trial"]
 
 Say = Callable[[str], None]
 CHOSEN = ("steps", "methods", "seeds")  # of a study file, what a command may say instead
-SETTINGS = ("rounds", "eval_every", "eval_episodes")
+SETTINGS = ("rounds", "eval_every", "eval_episodes", "measure", "unseen")
 PLACES = ("jobs", "backend", "scheduler", "output", "solved", "save_every", "note", "tensorboard")
 
 
@@ -45,6 +44,8 @@ def compare(
     rounds: int = 1,
     eval_every: int | None = None,
     eval_episodes: int = 20,
+    measure: Literal["return", "success"] = "return",
+    unseen: Mapping[str, Mapping[str, Any]] | None = None,
     jobs: int = 1,
     output: str | os.PathLike[str] | None = None,
     backend: Backend = "loky",
@@ -66,7 +67,8 @@ def compare(
             takes (a Stable-Baselines3 model, a learner of `owlrl.learners`), or an object with
             ``train(steps)`` and ``learner``, for a script of your own (see `train_model`).
         tasks: in the order of training: a Gymnasium id, or a factory ``f(seed)`` of an environment or a
-            vector of them, by name. Training and evaluation have environments of their own.
+            vector of them, by name. Training and evaluation have environments of their own; a pair of ids or
+            factories makes them differ, as with a bonus in training only.
         steps: of each task in each round; one number, or one per task.
         methods: of "bare", "bare, empty replay", "alone", "one head with rehearsal", "one head with history",
             "owl", "owl with EWC" and "paper"; or a `Method` of your own, or "package.module:name" of one.
@@ -75,6 +77,9 @@ def compare(
         eval_every: steps between two points of the learning curve of the task in training; None for none.
             Forward transfer needs it.
         eval_episodes: of each evaluation, with the same seeds each time.
+        measure: what scores are: the "return", or "success", the share of episodes whose last step has
+            ``info["is_success"]``.
+        unseen: sets of tasks that are evaluated at the end and never trained in, as ``{"set": {"task": …}}``.
         jobs: how many runs at once.
         output: directory for finished runs (JSON lines), and for those under way: killed at any moment, the
             same call goes on, also inside a task, to the same numbers (see "Stopped and gone on" on the page
@@ -106,10 +111,13 @@ def compare(
         rounds=rounds,
         eval_every=eval_every,
         eval_episodes=eval_episodes,
+        measure=measure,
+        unseen=unseen,
     )
+    work = [Work(trial, partial(run_planned, partial(_same, plan))) for trial in plan.trials()]
     places: dict[str, Any] = {"jobs": jobs, "backend": backend, "scheduler": scheduler, "output": output}
     shown: dict[str, Any] = {"solved": solved, "progress": progress, "save_every": save_every, "note": note}
-    return _run(plan, partial(_same, plan), **places, **shown, tensorboard=tensorboard)
+    return _run(work, **places, **shown, tensorboard=tensorboard)
 
 
 def compare_file(path: str | os.PathLike[str], *, progress: bool = True, **instead: Any) -> Study:
@@ -138,21 +146,24 @@ def compare_file(path: str | os.PathLike[str], *, progress: bool = True, **inste
     >>> compare_file(path, progress=False)
     Study(['bare'], tasks=['upright'], 1 seed)
     """
+    work, said = file_work(path, **instead)
+    return _run(work, progress=progress, **{name: said[name] for name in PLACES if name in said})
+
+
+def file_work(path: str | os.PathLike[str], **instead: Any) -> tuple[list[Work], dict[str, Any]]:
+    """The trials of a study's file as `run_trials` takes them, and other arguments of `compare` that it has.
+
+    >>> from owlrl.experiments import cheetah
+    >>> from owlrl.experiments.comparison import file_work
+    >>> [work.trial.method for work in file_work(cheetah.__file__, seeds=1, methods=["owl"])[0]]
+    ['owl', 'random actions']
+    """
     text = _read(path)
     chosen = {name: value for name, value in instead.items() if value is not None}
     for_plan = {name: value for name, value in chosen.items() if name in CHOSEN}
     plan, said = _plan_of_file(os.fspath(path), text, for_plan)
-    rest: dict[str, Any] = {
-        "jobs": 1,
-        "backend": "loky",
-        "save_every": SAVE_EVERY,
-        "note": "",
-        **said,
-        **chosen,
-    }
     recall = partial(_recalled, os.path.abspath(path), text, for_plan)
-    told: dict[str, Any] = {name: rest.get(name) for name in PLACES}
-    return _run(plan, recall, progress=progress, **told)
+    return [Work(trial, partial(run_planned, recall)) for trial in plan.trials()], {**said, **chosen}
 
 
 def plan_of_file(path: str | os.PathLike[str], **instead: Any) -> Plan:
@@ -167,40 +178,78 @@ def plan_of_file(path: str | os.PathLike[str], **instead: Any) -> Plan:
     return _plan_of_file(os.fspath(path), _read(path), chosen)[0]
 
 
+class Work(NamedTuple):
+    """A trial that has no rows yet, and what does it: called with the trial and options of `run_trial`."""
+
+    trial: Trial
+    do: Callable[..., Trial]
+
+
+def run_planned(recall: Callable[[], Plan], trial: Trial, **options: Any) -> Trial:
+    """`run_trial`, with the plan that a function makes in the process that does it."""
+    return run_trial(recall(), trial, **options)
+
+
 def _run(
-    plan: Plan,
-    recall: Callable[[], Plan],
-    *,
-    jobs: int,
-    backend: Backend,
-    scheduler: str | None,
-    output: str | os.PathLike[str] | None,
-    solved: Mapping[str, float] | None,
-    progress: bool,
-    save_every: float,
-    note: str,
-    tensorboard: str | os.PathLike[str] | None,
+    work: Sequence[Work], *, solved: Mapping[str, float] | None = None, note: str = "", **places: Any
 ) -> Study:
-    check_workers("compare", jobs=jobs, backend=backend, scheduler=scheduler)
+    done, errors = run_trials(work, **places)
+    if not done:
+        raise OwlStateError(f"compare: no run could be finished; the first failed with {errors[0][2]}")
+    return Study(done, errors=errors, solved=solved, note=note)
+
+
+def run_trials(
+    work: Sequence[Work],
+    *,
+    output: str | os.PathLike[str] | None = None,
+    jobs: int = 1,
+    backend: Backend = "loky",
+    scheduler: str | None = None,
+    progress: bool = True,
+    save_every: float = SAVE_EVERY,
+    tensorboard: str | os.PathLike[str] | None = None,
+    where: str = "compare",
+) -> tuple[list[Trial], list[tuple[str, int, str]]]:
+    """Do what a directory does not have yet, several at once, and write every trial as soon as it is done.
+
+    Args:
+        work: trials without rows, and what does each of them.
+        output: directory of finished and unfinished trials; None keeps nothing.
+        jobs: how many at once; a cluster does as many as it has workers.
+        backend: "loky" for processes of this machine, "dask" for a Dask cluster.
+        scheduler: the address of the cluster's scheduler.
+        progress: say on stderr what is running and how long it will take.
+        save_every: seconds of each trial's work that a kill may cost.
+        tensorboard: directory for the trials' numbers.
+        where: whose messages these are.
+
+    Returns:
+        All trials that are done, in the order of ``work``, and of others method, seed and what went wrong.
+
+    >>> from owlrl.experiments.comparison import run_trials
+    >>> run_trials([], output=None, progress=False)
+    ([], [])
+    """
+    check_workers(where, jobs=jobs, backend=backend, scheduler=scheduler)
     say: Say = _say if progress else (lambda text: None)
-    trials = plan.trials()
+    trials = [each.trial for each in work]
     for directory in (output, tensorboard):
         if directory is not None:
             make_directory(directory)
-    done = {} if output is None else dict(_kept(trials, output, say))
-    todo = [trial for trial in trials if trial.id not in done]
+    done = {} if output is None else kept_trials(trials, output, say, where=where)
+    todo = [each for each in work if each.trial.id not in done]
+    steps = {each.trial.id: each.trial.steps for each in todo}
     if todo:
-        rounds = "" if plan.rounds == 1 else f" in {plan.rounds} rounds"
-        each = f"{plan.total:,} steps{rounds} each"
-        say(f"compare: {len(todo)} runs of {len(trials)} to do, {each}, {jobs} at once")
+        each = " to ".join(f"{number:,}" for number in sorted({min(steps.values()), max(steps.values())}))
+        say(f"{where}: {len(todo)} runs of {len(trials)} to do, {each} steps each, {jobs} at once")
     errors: list[tuple[str, int, str]] = []
-    long = {trial.id: trial.method for trial in todo if trial.method != RANDOM.name}
+    long = {t.id: (t.method, steps[t.id]) for t in trials if t.id in steps and t.method != RANDOM.name}
     with tempfile.TemporaryDirectory() as posts, progress_bar(len(todo), progress) as bar:
         places = _Places(_absolute(output), save_every, _absolute(tensorboard), posts if progress else None)
-        attempt = partial(_attempt, recall, places)
         with (
-            Clock(plan.total, long, jobs, posts, bar, say) as clock,
-            closing(fan_out(attempt, todo, jobs=jobs, scheduler=scheduler)) as results,
+            Clock(long, jobs, posts, bar, say, where=where) as clock,
+            closing(fan_out(partial(_attempt, places), todo, jobs=jobs, scheduler=scheduler)) as results,
         ):
             for trial, error in results:
                 if error is None:
@@ -210,12 +259,10 @@ def _run(
                         places.remove(trial)
                 else:
                     errors.append((trial.method, trial.seed, error))
-                    say(f"compare: {trial.method}, seed {trial.seed} failed: {error}")
+                    say(f"{where}: {trial.method}, seed {trial.seed} failed: {error}")
                 clock.done(trial.id, trial.info["seconds"] if trial.info else None)
                 bar.update(1)
-    if not done:
-        raise OwlStateError(f"compare: no run could be finished; the first failed with {errors[0][2]}")
-    return Study([done[t.id] for t in trials if t.id in done], errors=errors, solved=solved, note=note)
+    return [done[trial.id] for trial in trials if trial.id in done], errors
 
 
 def _absolute(path: str | os.PathLike[str] | None) -> str | None:
@@ -226,10 +273,21 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _kept(
-    trials: Sequence[Trial], directory: str | os.PathLike[str], say: Say
-) -> Iterator[tuple[str, Trial]]:
-    """What a directory has of the trials already; a changed one is not among it."""
+def kept_trials(
+    trials: Sequence[Trial],
+    directory: str | os.PathLike[str],
+    say: Say = lambda text: None,
+    *,
+    where: str = "compare",
+) -> dict[str, Trial]:
+    """What a directory has of the trials already, by id; a changed or damaged one is not among it.
+
+    >>> from owlrl.experiments import Run, Trial
+    >>> from owlrl.experiments.comparison import kept_trials
+    >>> kept_trials([Trial.of(Run("SC2"))], "nowhere")
+    {}
+    """
+    kept = {}
     for trial in trials:
         path = Path(directory) / f"{trial.id}.jsonl"
         if not path.is_file():
@@ -239,20 +297,35 @@ def _kept(
         except OwlError as error:
             say(f"{error}; {trial.method}, seed {trial.seed} runs again")
             continue
-        if found.source == trial.source:
-            yield trial.id, found
+        if found.same(trial):
+            kept[trial.id] = found
         else:
             say(
-                f"compare: {trial.method}, seed {trial.seed} runs again: make_model, a task or the method "
+                f"{where}: {trial.method}, seed {trial.seed} runs again: make_model, a task or the method "
                 "changed since it was run"
             )
+    return kept
 
 
-def _attempt(recall: Callable[[], Plan], places: _Places, trial: Trial) -> tuple[Trial, str | None]:
+def list_trials(trials: Iterable[Trial], directory: str | os.PathLike[str]) -> None:
+    """Print which trials there are, and which of them a directory has.
+
+    >>> from owlrl.experiments import Run, Trial
+    >>> from owlrl.experiments.comparison import list_trials
+    >>> list_trials([Trial.of(Run("SC3", method="owl", seed=1))], "nowhere")
+    missing sc3-owl-s1-bed13339
+    """
+    every = list(trials)
+    done = kept_trials(every, directory)
+    for trial in every:
+        print("done   " if trial.id in done else "missing", trial.id)
+
+
+def _attempt(places: _Places, work: Work) -> tuple[Trial, str | None]:
     """Do one trial; an error of it ends no other."""
+    trial = work.trial
     try:
-        done = run_trial(
-            recall(),
+        done = work.do(
             trial,
             tell=Post(places.post(trial)),
             resume=places.part(trial),
@@ -278,7 +351,7 @@ class _Places(NamedTuple):
     posts: str | None
 
     def part(self, trial: Trial) -> Path | None:
-        return _in(self.output, f"{trial.id}-{trial.source[:8]}.part")
+        return _in(self.output, f"{trial.part}.part")
 
     def post(self, trial: Trial) -> Path | None:
         return _in(self.posts, trial.id)
@@ -288,7 +361,7 @@ class _Places(NamedTuple):
 
     def remove(self, trial: Trial) -> None:
         """The trial is done: neither its file nor one of what it was before is needed."""
-        for path in Path(self.output).glob(f"{trial.id}-*.part") if self.output is not None else ():
+        for path in Path(self.output).glob(f"{trial.id}*.part") if self.output is not None else ():
             path.unlink(missing_ok=True)
 
 
@@ -304,12 +377,14 @@ def run_trial(
     resume: str | os.PathLike[str] | None = None,
     save_every: float = SAVE_EVERY,
     tensorboard: str | os.PathLike[str] | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
 ) -> Trial:
     """Do one seed of one method; gives the trial with its rows.
 
     Rows of kind "training" say ``visit``, ``round``, ``task``, ``steps`` and ``seconds``; those of kind
-    "score" ``visit``, ``task``, ``mode``, ``mean_return``, ``returns``, ``found`` and ``steps``; those of
-    kind "curve" ``visit``, ``task``, ``step`` (of this visit) and ``mean_return``.
+    "score" ``visit``, ``task``, ``mode``, ``mean_return``, ``returns``, ``found``, ``steps``, ``success``
+    where there is such a thing, and ``set`` of tasks that are not trained in; those of kind "curve"
+    ``visit``, ``task``, ``step`` (of this visit) and ``mean_return``.
 
     Args:
         plan: what the trial is of.
@@ -318,6 +393,7 @@ def run_trial(
         resume: a file in which the work is kept while it is under way; killed, the same call goes on.
         save_every: seconds of work that a kill may cost.
         tensorboard: directory for its numbers.
+        checkpoint: where to write what was learned, by `Learned.save`.
 
     >>> from owlrl.experiments import Plan, run_trial
     >>> from owlrl.learners import DQN
@@ -326,15 +402,17 @@ def run_trial(
     >>> [row["kind"] for row in run_trial(plan, plan.trials()[0]).rows]
     ['training', 'score']
     """
-    started, method = time.time(), plan.method(trial.method)
+    method = plan.method(trial.method)
     keeper = Keeper(resume, [trial.id, trial.source], seconds=save_every)
     with repeatable(trial.seed):
         visits = Visits(plan, method, trial.seed, keeper, tell or (lambda text, steps: None), tensorboard)
         try:
             visits.run()
+            if checkpoint is not None:
+                visits.learned.save(checkpoint)
         finally:
             visits.close()
-    info = {**environment(), "started": started, "seconds": keeper.spent["seconds"]}
+    info = {**environment(), **keeper.times, **visits.learned.info()}
     return replace(trial, rows=visits.rows, modes=visits.learned.modes, info=info)
 
 

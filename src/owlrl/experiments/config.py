@@ -119,6 +119,11 @@ class Run:
         return recipe_of(self.method)
 
     @property
+    def about(self) -> str:
+        """The method in a few words; empty for somebody's own, who need not be here."""
+        return METHODS[self.method].about if self.method in METHODS else ""
+
+    @property
     def preset(self) -> Preset:
         """The named settings of the base learner."""
         return PRESETS[self.learner]
@@ -141,6 +146,14 @@ class Run:
     def frames_of(self, task: str) -> int:
         """Frames of ``task`` in each round."""
         return self.frames_by_task.get(task, self.frames)
+
+    def settings(self) -> dict[str, Json]:
+        """What a `Trial` says of it, beside method and seed."""
+        each = {task: self.frames_of(task) for task in self.specs}
+        told = {"tasks": list(each), "steps": each, "rounds": self.rounds, "eval_every": self.eval_every}
+        told |= {"eval_episodes": self.episodes, **({} if self.control else {"measure": "success"})}
+        own = {name: value for name, value in self._changed().items() if name not in ("method", "seed")}
+        return {**told, "run": json.loads(json.dumps(own))}
 
     def to_json(self) -> dict[str, Json]:
         """All fields, ready for ``json.dumps``."""

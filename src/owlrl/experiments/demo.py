@@ -10,23 +10,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from owlrl import (
-    AdaptivePolicy,
-    ExpWeightsSelector,
-    OracleSelector,
-    OwlWrapper,
-    SharedReplay,
-    UniformSelector,
-)
+from owlrl import AdaptivePolicy, ExpWeightsSelector, OwlWrapper, UniformSelector
 from owlrl._arguments import Arguments
+from owlrl.acting import run_episodes
 from owlrl.envs import CrossroadsEnv, SwitchingVectorEnv, TabulatedVectorEnv, TaskSpec, interference
 from owlrl.envs.crossroads import make_star
 from owlrl.experiments.config import Run
-from owlrl.experiments.evaluation import evaluate
 from owlrl.experiments.frames import record_episode, write_gif
+from owlrl.experiments.methods import GIVEN, UNKNOWN, Learned, find_method
+from owlrl.experiments.models import Watch
 from owlrl.experiments.plots import INK, QUIET, draw_probabilities, new_figure, plain, prepare_picture
-from owlrl.experiments.training import train
-from owlrl.learners import DQN, FAST
+from owlrl.experiments.progress import StepBar
+from owlrl.experiments.session import Session, evaluate
+from owlrl.learners import DQN
 from owlrl.stream import Event
 
 __all__ = ["Demo", "StreamDemo", "run_demo", "run_pendulum_demo", "run_stream_demo"]
@@ -101,101 +97,57 @@ def run_demo(
     if not quiet:
         print(f"{arms} tasks, one after the other. Looked at before any training:")
         print(f"  {interference(*tables.values())}\n")
-    scores = {"one head, shared replay": _one_head(envs, frames, episodes, seed, quiet)}
-    owl = _owl(envs, frames, seed, quiet)
-    selectors: dict[str, Any] = {
-        "OWL, task given": lambda arm: OracleSelector(arm),
-        "OWL, task unknown": lambda arm: ExpWeightsSelector(seed=seed),
-        "OWL, random heads": lambda arm: UniformSelector(seed=seed),
+    one = _learned("bare", "one head, shared replay", envs, frames, seed, quiet)
+    owl = _learned("owl", "OWL", envs, frames, seed, quiet)
+    ways: dict[str, tuple[Any, str, Any]] = {
+        "one head, shared replay": (one, UNKNOWN, None),
+        "OWL, task given": (owl, GIVEN, None),
+        "OWL, task unknown": (owl, UNKNOWN, ExpWeightsSelector),
+        "OWL, random heads": (owl, UNKNOWN, UniformSelector),
     }
-    for method, make in selectors.items():
-        scores[method] = {
-            name: _success(owl.policy(make(arm)), env, episodes)
-            for arm, (name, env) in enumerate(envs.items())
-        }
-    demo = Demo(scores, _trace(owl, TabulatedVectorEnv(list(tables.values())[-1], 1), seed))
+    scores: dict[str, dict[str, float]] = {name: {} for name in ways}
+    for name, (learned, mode, selector) in ways.items():
+        for task, table in tables.items():
+            if selector is not None:
+                learned.selector = lambda seed, make=selector: make(seed=seed)
+            env = TabulatedVectorEnv(table, episodes)
+            scores[name][task] = learned.score(env, task, mode=mode, episodes=episodes, seed=seed).success
+    demo = Demo(scores, _trace(owl.owl, TabulatedVectorEnv(list(tables.values())[-1], 1), seed))
     if output is not None:
         _draw(demo, list(envs), output)
     return demo
 
 
-def _success(policy: Any, env: Any, episodes: int) -> float:
-    """Share of first episodes that end at the paying goal; each copy runs its share."""
-    observation, _ = env.reset(seed=0)
-    policy.reset(num_envs=env.num_envs)
-    ended: list[bool] = []
-    while len(ended) < episodes:
-        action = policy.act(observation)
-        following, reward, terminated, truncated, info = env.step(action)
-        over = terminated | truncated
-        final = following.copy()
-        if over.any():
-            final[over] = np.stack(list(info["final_obs"][over]))
-            ended += info["final_info"]["is_success"][over].tolist()
-        policy.observe(observation, action, reward, final, terminated)
-        if over.any():
-            policy.reset(mask=over)
-        observation = following
-    return float(np.mean(ended[:episodes]))
-
-
-class _Greedy:
-    """An agent without heads, as a policy."""
-
-    def __init__(self, agent: DQN) -> None:
-        self._agent = agent
-
-    def reset(self, **_: object) -> None:
-        """There is nothing to forget."""
-
-    def act(self, observation: np.ndarray) -> Any:
-        """The greedy action."""
-        return self._agent.predict(observation)
-
-    def observe(self, *_: object) -> None:
-        """Nothing is learned from it."""
-
-
-def _one_head(
-    envs: Mapping[str, TabulatedVectorEnv], frames: int, episodes: int, seed: int, quiet: bool
-) -> dict[str, float]:
-    first = next(iter(envs.values()))
-    replay = SharedReplay(
-        FAST.buffer_size * len(envs),
-        observation_space=first.single_observation_space,
-        num_envs=COPIES,
-        n_step=FAST.n_step,
-        gamma=FAST.gamma,
-        sampler=FAST.sampler,
-        seed=seed,
+def _learned(method: str, name: str, envs: Mapping[str, Any], frames: int, seed: int, quiet: bool) -> Any:
+    """What a method of `compare` has learned of all tasks, with the reference DQN."""
+    learned = find_method(method).start(
+        lambda env, seed: DQN(env, seed=seed), next(iter(envs.values())), seed
     )
-    agent = DQN(first, replay=replay, seed=seed)
-    for name, env in envs.items():
-        _say(quiet, f"one head, shared replay: learning {name}")
-        agent.epsilon.load_state_dict({"seen": 0})  # explores again in each task, as OWL does
-        agent.learn(frames, env=env, progress_bar=not quiet)
-    return {name: _success(_Greedy(agent), env, episodes) for name, env in envs.items()}
+    for task, env in envs.items():
+        _train(learned, task, env, frames, name, quiet)
+    return learned
 
 
-def _owl(envs: Mapping[str, TabulatedVectorEnv], frames: int, seed: int, quiet: bool) -> OwlWrapper:
-    agent = DQN(next(iter(envs.values())), seed=seed)
-    owl = OwlWrapper(agent)
-    for name, env in envs.items():
-        _say(quiet, f"OWL: learning {name}")
-        with owl.task(name):
-            agent.learn(frames, env=env, progress_bar=not quiet)
-    return owl
+class _Bar(Watch):
+    """Shows how far a training is."""
+
+    def __init__(self, text: str, steps: int, quiet: bool) -> None:
+        self._text, self._bar = text, StepBar(steps, not quiet)
+
+    def __call__(self, seen: int) -> None:
+        self._bar(self._text, seen)
+
+
+def _train(learned: Learned, task: str, env: Any, frames: int, name: str, quiet: bool) -> None:
+    if not quiet:
+        print(f"{name}: learning {task}", flush=True)
+    learned.train(task, env, frames, _Bar(task, frames, quiet))
 
 
 def _trace(owl: OwlWrapper, env: TabulatedVectorEnv, seed: int) -> list[np.ndarray]:
     policy: AdaptivePolicy = owl.policy(ExpWeightsSelector(seed=seed), trace=True)
-    _success(policy, env, 1)
+    run_episodes(policy, env, episodes=1, seed=0)
     return [step.probabilities[0] for step in policy.trace]
-
-
-def _say(quiet: bool, text: str) -> None:
-    if not quiet:
-        print(text, flush=True)
 
 
 def _draw(demo: Demo, tasks: list[str], output: Path) -> None:
@@ -387,14 +339,14 @@ def run_pendulum_demo(
             seed=seed,
             frames=frames,
             num_envs=4,
-            eval_every=10 * frames,  # never: only the end is shown
             policies=tuple(names),
         )
-        if not quiet:
-            print(f"{method}: learning {' and '.join(run.specs)}", flush=True)
-        session, _ = train(run, progress=not quiet)
-        for row in evaluate(session, session.tasks, tuple(names), episodes=episodes, traces=tuple(names)):
-            name = names[row["policy"]]
+        session = Session(run)
+        session.traced = tuple(names)
+        for task in run.specs:
+            _train(session, task, session.env(task), frames, method, quiet)
+        for row in evaluate(session, session.tasks, tuple(names), episodes=episodes):
+            name = names[row["mode"]]
             if row["kind"] == "trace":
                 traces.setdefault(name, {})[row["task"]] = row
             else:

@@ -11,7 +11,7 @@ from owlrl.errors import OwlTypeError, OwlValueError
 from owlrl.experiments.comparison import plan_of_file
 from owlrl.experiments.methods import Wrapped
 from owlrl.experiments.models import make_env, seed_env
-from owlrl.experiments.training import repeatable
+from owlrl.experiments.repeatable import repeatable
 
 __all__ = ["diagnose"]
 

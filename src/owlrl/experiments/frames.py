@@ -31,8 +31,8 @@ from owlrl.experiments.plots import (
     short,
     whole_steps,
 )
+from owlrl.experiments.repeatable import repeatable
 from owlrl.experiments.session import Session
-from owlrl.experiments.training import repeatable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -50,13 +50,13 @@ class Recording:
     """One episode and what was to be seen.
 
     Attributes:
-        trace: a row of kind "trace", as `evaluate` gives it; `head_probabilities` draws it.
+        trace: a row of kind "trace", as an evaluation gives it; `head_probabilities` draws it.
         actions: (T, ...) what was done.
         frames: (T + 1, height, width, 3) uint8, the drawing before each step and after the last.
 
     >>> import numpy as np
     >>> from owlrl.experiments import Recording
-    >>> trace = {"task": "a", "policy": "oracle", "heads": ["a"], "success": False, "arms": [0]}
+    >>> trace = {"task": "a", "mode": "oracle", "heads": ["a"], "success": False, "arms": [0]}
     >>> Recording(trace, np.zeros(1, int), np.zeros((2, 4, 4, 3), np.uint8)).end
     'end: not solved'
     """
@@ -107,7 +107,7 @@ def record_episode(
     if task not in specs:
         arguments.problem(f"task is {task!r}; expected one of {', '.join(specs)}")
     arguments.check()
-    acting = session.policy(policy, [task])
+    acting = session.policy_of(policy, [task])
     env = specs[task](render_mode="rgb_array", disable_env_checker=True)
     grid = isinstance(base := env.unwrapped, MiniGridEnv)
     if isinstance(base, MiniGridEnv):
@@ -127,7 +127,7 @@ def record_episode(
             actions.append(action[0])
             frames.append(_picture(env))
     success = bool(info.get("is_success", terminated and float(reward) > 0)) if grid else None
-    trace = _trace(acting, task=task, policy=policy, success=success)
+    trace = _trace(acting, task=task, mode=policy, success=success)
     if not session.run.recipe.heads:
         trace["heads"] = ["one head"]
     return Recording(trace, np.array(actions), np.stack(frames))
@@ -163,7 +163,7 @@ def frame_strip(recording: Recording, *, most: int = 12) -> Figure:
 
     >>> import numpy as np
     >>> from owlrl.experiments import Recording, frame_strip
-    >>> trace = {"task": "b", "policy": "hedge+td", "heads": ["a", "b"], "success": True, "arms": [0, 1, 1]}
+    >>> trace = {"task": "b", "mode": "hedge+td", "heads": ["a", "b"], "success": True, "arms": [0, 1, 1]}
     >>> recording = Recording(trace, np.zeros(3, int), np.zeros((4, 8, 8, 3), np.uint8))
     >>> len(frame_strip(recording).axes)  # four frames and the bar
     5
@@ -195,7 +195,7 @@ def frame_strip(recording: Recording, *, most: int = 12) -> Figure:
     bar.set_xlabel("step, and colour of the head that acts; the frames above are marked", fontsize=8)
     bar.tick_params(labelsize=8)
     whole_steps(bar)
-    about = f"{label(recording.trace['policy'])} in {label(recording.trace['task'])}"
+    about = f"{label(recording.trace['mode'])} in {label(recording.trace['task'])}"
     figure.suptitle(f"{about}: {outcome(recording.trace)}", fontsize=10)
     return figure
 
@@ -224,7 +224,7 @@ def write_gif(recording: Recording, output: str | os.PathLike[str] | io.Buffered
 
     >>> import io, numpy as np
     >>> from owlrl.experiments import Recording, write_gif
-    >>> trace = {"task": "b", "policy": "hedge+td", "heads": ["a", "b"], "success": True,
+    >>> trace = {"task": "b", "mode": "hedge+td", "heads": ["a", "b"], "success": True,
     ...          "arms": [0, 1], "probabilities": [[0.5, 0.5], [0.1, 0.9]]}
     >>> file = io.BytesIO()
     >>> write_gif(Recording(trace, np.zeros(2, int), np.zeros((3, 64, 64, 3), np.uint8)), file)

@@ -68,6 +68,12 @@ class Keeper:
             "cpu": self._spent["cpu"] + time.process_time() - cpu,
         }
 
+    @property
+    def times(self) -> dict[str, float]:
+        """What a trial notes of it: when this process began, and what was spent."""
+        spent = self.spent
+        return {"started": self._begun[0], "seconds": spent["seconds"], "cpu_seconds": spent["cpu"]}
+
     def load(self) -> dict[str, Any] | None:
         """The state that was kept last; None if there is no file."""
         if self.path is None or not self.path.is_file():

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from owlrl.acting.episodes import EpisodePolicy, run_episodes
 from owlrl.describe.given import as_env
 from owlrl.errors import OwlStateError, OwlTypeError, OwlValueError
 from owlrl.experiments._optional import imported
+from owlrl.experiments.learned import GIVEN, UNKNOWN, Learned, Score
 from owlrl.experiments.models import (
     Envs,
     History,
@@ -39,7 +40,10 @@ from owlrl.protocols import HeadSelector
 
 __all__ = [
     "BUILT_IN",
+    "GIVEN",
     "RANDOM",
+    "UNKNOWN",
+    "UNTRAINED",
     "Learned",
     "Method",
     "Score",
@@ -51,7 +55,7 @@ __all__ = [
 ]
 
 STRENGTH = 100.0  # of EWC; nothing was tuned for the user's tasks
-GIVEN, UNKNOWN, UNTRAINED = "given", "unknown", "untrained"
+UNTRAINED = "untrained"
 MakeModel = Callable[[Any, int], Any]
 
 
@@ -75,93 +79,6 @@ def default_selector(seed: int) -> HeadSelector:
     False
     """
     return ExpWeightsSelector(seed=seed)
-
-
-@dataclass(frozen=True)
-class Score:
-    """How some episodes of one task went.
-
-    Attributes:
-        returns: (n,) undiscounted sums of reward.
-        found: share of episodes at whose last step the right task was the most probable; None if the task was
-            given or there is nothing to find.
-        steps: mean number of steps until the right task was the most probable and stayed so.
-
-    >>> import numpy as np
-    >>> from owlrl.experiments.methods import Score
-    >>> Score(np.array([1.0, 0.0])).mean
-    0.5
-    """
-
-    returns: np.ndarray
-    found: float | None = None
-    steps: float | None = None
-
-    @property
-    def mean(self) -> float:
-        """Mean of the returns."""
-        return float(np.mean(self.returns))
-
-
-class Learned:
-    """What a method has learned so far; `compare` trains it task after task and asks how well it acts.
-
-    A method of one's own overrides `train`, and `policy` where acting is more than the greedy actions of
-    ``model``.
-
-    Attributes:
-        modes: how it can act: "given" the task, with the task "unknown", or both.
-        model: the model in training; learning curves ask it.
-
-    >>> from owlrl.experiments.methods import Learned
-    >>> Learned().modes
-    ('unknown',)
-    """
-
-    modes: tuple[str, ...] = (UNKNOWN,)
-    model: Any = None
-
-    def train(self, task: str, env: Any, steps: int, watch: Watch | None = None) -> None:
-        """Train in ``env`` for ``steps`` steps; ``watch`` is passed on to `train_model`.
-
-        After `load_state_dict`, ``watch.done`` of the steps may have been made before: then the visit goes
-        on, and what is done before a task has been done.
-        """
-        raise OwlStateError(f"{type(self).__name__} has no train(task, env, steps, watch)")
-
-    def state_dict(self) -> dict[str, Any]:
-        """All that `load_state_dict` needs in another process, as plain data (`model_state` of a model).
-
-        Without it a run that is stopped starts over.
-        """
-        raise OwlStateError(
-            f"{type(self).__name__} has no state_dict() and load_state_dict(state, envs, task)"
-        )
-
-    def load_state_dict(self, state_dict: Mapping[str, Any], envs: Envs, task: str) -> None:
-        """Go on from what `state_dict` gave, right after `Method.start`.
-
-        Args:
-            state_dict: what it gave.
-            envs: the environments of the tasks, each as it was; ``envs.fresh(task)`` makes a new one.
-            task: the one that is or was trained last; the model goes on in ``envs[task]``.
-        """
-        raise OwlStateError(f"{type(self).__name__} has no load_state_dict(state, envs, task)")
-
-    def numbers(self) -> dict[str, float]:
-        """What is worth watching in training, for TensorBoard; a wrapper's `OwlWrapper.numbers`."""
-        return {}
-
-    def policy(self, task: str | None, seed: int) -> EpisodePolicy | None:
-        """How it acts, ``task`` being None where it is unknown; None if it cannot act in that task yet."""
-        return greedy_policy(self.model)
-
-    def score(self, env: Any, task: str, *, mode: str, episodes: int, seed: int) -> Score | None:
-        """Run episodes of ``task`` in ``env``; None if it cannot act there yet."""
-        policy = self.policy(task if mode == GIVEN else None, seed)
-        if policy is None:
-            return None
-        return Score(run_episodes(policy, as_env(env), episodes=episodes, seed=seed).returns)
 
 
 class Method:
@@ -266,6 +183,10 @@ class _OwlLearned(Learned):
             for name in self.owl.tasks:
                 envs[name] = put_back(self.model, envs[name])
 
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """The wrapper's checkpoint, for `OwlWrapper.load`."""
+        self.owl.save(path)
+
     def _is_known(self) -> bool:
         """Whether the model steps an environment that it is given."""
         return is_sb3(self.model) or isinstance(self.model, DQN | SAC)
@@ -276,14 +197,9 @@ class _OwlLearned(Learned):
         if mode == GIVEN:
             if task not in known:
                 return None
-            return Score(self.owl.evaluate(env, task=task, episodes=episodes, seed=seed).returns)
-        true_task = task if task in known else None
-        selector = self.selector(seed)
-        found = self.owl.evaluate(env, selector=selector, true_task=true_task, episodes=episodes, seed=seed)
-        if true_task is None:
-            return Score(found.returns)
-        steps = np.where(found.found, found.steps_to_find, found.lengths)
-        return Score(found.returns, float(found.found.mean()), float(steps.mean()))
+            return Score.of(self.owl.evaluate(env, task=task, episodes=episodes, seed=seed))
+        chosen: dict[str, Any] = {"selector": self.selector(seed), "episodes": episodes, "seed": seed}
+        return Score.of(self.owl.evaluate(env, true_task=task if task in known else None, **chosen))
 
 
 class _OneModel(Method):
@@ -494,7 +410,7 @@ class _RandomLearned(Learned):
             if mode == UNTRAINED:
                 policy = greedy_policy(_OneLearned(self._make(env, self._seed)).model)
             found = run_episodes(policy, as_env(env), episodes=episodes, seed=seed)
-            self._scores[task, mode] = Score(found.returns)
+            self._scores[task, mode] = Score.of(found)
         return self._scores[task, mode]
 
 

@@ -5,6 +5,7 @@ Screens of 10 × 10 cells with a channel per kind of thing; games with fewer kin
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,7 +16,8 @@ from gymnasium.wrappers import TimeLimit
 from torch import Tensor, nn
 
 from owlrl.experiments._optional import optional
-from owlrl.learners import DQN, DQNConfig
+from owlrl.experiments.presets import DENSE
+from owlrl.learners import DQN
 
 __all__: list[str] = []
 
@@ -72,17 +74,6 @@ eval_episodes = 32
 
 def make_model(env: Any, seed: int) -> DQN:
     """The reference DQN with an update for every 16 frames."""
-    config = DQNConfig(
-        learning_rate=5e-4,
-        batch_size=64,
-        n_step=3,
-        update_every=16,
-        learning_starts=2_000,
-        target_rate=0.01,
-        epsilon=(1.0, 0.05),
-        epsilon_frames=60_000,
-        epsilon_waits=False,
-        buffer_size=100_000,
-        rewarded_share=0.0,
-    )
+    more: dict[str, Any] = {"update_every": 16, "target_rate": 0.01, "buffer_size": 100_000}
+    config = replace(DENSE, learning_rate=5e-4, learning_starts=2_000, epsilon_frames=60_000, **more)
     return DQN(env, config=config, trunk=Cells(), feature_dim=128, seed=seed, device="cpu")

@@ -85,10 +85,11 @@ def is_sb3(thing: Any) -> bool:
     return any(base.__module__.partition(".")[0] in SB3 for base in type(thing).__mro__)
 
 
-def make_env(task: Any, seed: int) -> Any:
-    """The environment of a task: a Gymnasium id, or a factory ``f(seed)`` or ``f()``.
+def make_env(task: Any, seed: int, *, training: bool = False) -> Any:
+    """The environment of a task: a Gymnasium id, a factory ``f(seed)`` or ``f()``, or a pair of these.
 
-    The seed is passed where the factory has a parameter ``seed`` or cannot be called without an argument.
+    The seed is passed where the factory has a parameter ``seed`` or cannot be called without an argument. Of
+    a pair the first is for training, the second for evaluation.
 
     >>> import gymnasium
     >>> from owlrl.experiments.models import make_env
@@ -97,12 +98,14 @@ def make_env(task: Any, seed: int) -> Any:
     >>> make_env(lambda seed: gymnasium.make(f"CartPole-v{seed}"), 1).spec.id
     'CartPole-v1'
     """
+    if isinstance(task, tuple) and len(task) == 2:
+        task = task[0 if training else 1]
     if isinstance(task, str):
         return gymnasium.make(task)
     if not callable(task):
         raise OwlTypeError(
-            f"compare: a task is a {type(task).__name__}; expected a Gymnasium id such as 'CartPole-v1' or a "
-            "function f(seed) that makes the environment"
+            f"compare: a task is a {type(task).__name__}; expected a Gymnasium id such as 'CartPole-v1', a "
+            "function f(seed) that makes the environment, or a pair of them for training and evaluation"
         )
     try:
         parameters = inspect.signature(task).parameters

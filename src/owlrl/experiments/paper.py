@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from owlrl.envs.task_sets import PENDULUM
 from owlrl.experiments.config import Run
-from owlrl.experiments.fanout import run_all, unfinished
-from owlrl.experiments.keeping import SAVE_EVERY
 from owlrl.experiments.recipes import recipe_of
-from owlrl.experiments.results import Result, load_results
-from owlrl.experiments.studies import study_table
+from owlrl.experiments.results import Trial, load_trials
+from owlrl.experiments.studies import Errors, Part, run_work, study_table
 from owlrl.experiments.summary import Group, Quartiles, group_by_run
 
 __all__ = ["PaperRow", "paper_rows", "paper_runs", "paper_tables", "verdict"]
@@ -206,11 +204,11 @@ class _Cell(NamedTuple):
 
     @classmethod
     def of(cls, group: Group | None, policy: str, place: int, paper: float) -> _Cell:
-        there = group is not None and policy in group.policies()
+        there = group is not None and policy in group.modes()
         found = _measured(group, policy, place) if group is not None and there else None
         if group is None or found is None:
             return cls("not run", "")
-        seeds, said = len(group.results), verdict(found, paper)
+        seeds, said = len(group.trials), verdict(found, paper)
         shown = said if seeds >= SURE else f"({said})"
         return cls(f"{found}, {seeds} seed{'s' if seeds > 1 else ''}: *{shown}*", said)
 
@@ -257,15 +255,15 @@ def _key(run: Run) -> str:
     return replace(run, seed=0, unseen=()).id
 
 
-def paper_tables(results: Iterable[Result]) -> str:
-    """Markdown: for every cell of the paper's tables what the results have, with the verdict.
+def paper_tables(trials: Iterable[Trial]) -> str:
+    """Markdown: for every cell of the paper's tables what the trials have, with the verdict.
 
     >>> from owlrl.experiments.paper import paper_tables
     >>> print(paper_tables([]).splitlines()[0])
     Of 80 cells 0 were run at the paper's settings (0 holds, 0 better, 0 worse) and 0 at ours (0 holds, \
 0 better, 0 worse).
     """
-    groups = {_key(group.run): group for group in group_by_run(r for r in results if not r.run.control)}
+    groups = {_key(group.run): group for group in group_by_run(trials) if not group.run.control}
     rows, every, text = paper_rows(), [], []
     for table in dict.fromkeys(row.table for row in rows):
         lines = [line for row in rows if row.table == table for line in _lines(row, groups)]
@@ -282,23 +280,13 @@ def paper_tables(results: Iterable[Result]) -> str:
     return "\n".join([f"{first}({said_fast}).", *text]) + "\n"
 
 
-def reproduce(
-    output: Path,
-    *,
-    seeds: int = 5,
-    jobs: int = 1,
-    methods: tuple[str, ...] = (),
-    frames: int | None = None,
-    save_every: float = SAVE_EVERY,
-    only_list: bool = False,
-) -> int:
-    """Do what is missing at the paper's settings and print its tables; 1 if a run failed."""
+def parts(*, seeds: int = 5, methods: Sequence[str] = (), frames: int | None = None) -> list[Part]:
+    """All runs at the paper's settings, and its tables beside them."""
     runs = paper_runs(seeds=seeds, methods=methods, frames=frames)
-    if only_list:
-        for run in runs:
-            print("missing" if unfinished([run], output) else "done   ", run.id)
-        return 0
-    attempts = run_all(runs, output, jobs=jobs, save_every=save_every)
-    results = list(load_results(output))
-    print(paper_tables(results), study_table(runs, (r for r in results if r.run.control)), sep="\n", end="")
-    return 1 if any(attempt.error is not None for attempt in attempts) else 0
+
+    def show(trials: list[Trial], errors: Errors, directory: Path) -> str:
+        every = list(load_trials(directory))
+        control = [trial for trial in every if trial.run is not None and trial.run.control]
+        return f"{paper_tables(every)}\n{study_table(runs, control)}"
+
+    return [Part("paper", run_work(runs), show)]

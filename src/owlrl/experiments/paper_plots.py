@@ -22,7 +22,7 @@ from owlrl.experiments.plots import (
     whole_steps,
 )
 from owlrl.experiments.policies import ORACLE
-from owlrl.experiments.results import Result
+from owlrl.experiments.results import Trial
 from owlrl.experiments.summary import Group, group_by_run
 
 if TYPE_CHECKING:
@@ -33,34 +33,35 @@ __all__ = ["Selection", "completions", "head_errors", "selection_bars", "selecti
 RANDOM = "random"
 
 
-def completions(results: Iterable[Result], *, policy: str = ORACLE) -> Figure:
+def completions(trials: Iterable[Trial], *, mode: str = ORACLE) -> Figure:
     """How often each level has been solved so far: a panel per level, a line per method.
 
-    Counted are the checks in training ("score" rows); the line is the median over seeds, the shade the
+    Counted are the checks in training; the line is the median over seeds, the shade the
     quartiles. A level that a method never solves stays at 0: interference, not forgetting.
 
     Args:
-        results: of one sequence of tasks, checked equally often.
-        policy: how the checks acted.
+        trials: of one sequence of tasks, checked equally often.
+        mode: how the checks acted.
 
-    >>> from owlrl.experiments import Result, Run, completions
-    >>> rows = [{"kind": "score", "step": k, "task": "a", "policy": "oracle", "score": 1.0} for k in (1, 2)]
-    >>> figure = completions([Result(Run("SC2"), rows, {})])
+    >>> from owlrl.experiments import Run, Trial, completions
+    >>> task = {"task": "crossroads-0", "visit": 0, "success": 1.0}
+    >>> rows = [{"kind": "training", **task}, {"kind": "curve", "step": 9, "mode": "oracle", **task},
+    ...         {"kind": "score", "mode": "oracle", **task}]
+    >>> figure = completions([Trial.of(Run("Crossroads-2"), rows)])
     >>> figure.axes[0].get_lines()[0].get_ydata()
     array([1., 2.])
     """
-    groups = group_by_run(results)
-    rows = [row for g in groups for r in g.results for row in r.select("score", policy=policy)]
-    tasks = list(dict.fromkeys(row["task"] for row in rows))
+    groups = group_by_run(trials)
+    tasks = list(dict.fromkeys(row[1] for g in groups for trial in g.trials for row in trial.course(mode)))
     if not tasks:
         raise OwlValueError(
-            f"completions: no result has checks with {policy!r}; expected rows of kind 'score'"
+            f"completions: no trial has checks with {mode!r}; expected rows of kind 'score' or 'curve'"
         )
     figure = new_figure(1.2 + 2.1 * len(tasks), 2.9, what="completions")
     panels = figure.subplots(1, len(tasks), sharey=True, squeeze=False)[0]
     for axes, task in zip(panels, tasks, strict=True):
         for k, group in enumerate(groups):
-            steps, sums = _sums(group, task, policy)
+            steps, sums = _sums(group, task, mode)
             low, middle, high = np.quantile(sums, [0.25, 0.5, 0.75], axis=0)
             axes.plot(steps, middle, color=colour(k), ls=dashes(k), lw=1.8, label=label(group.label))
             axes.fill_between(steps, low, high, color=colour(k), alpha=0.2, lw=0)
@@ -74,11 +75,9 @@ def completions(results: Iterable[Result], *, policy: str = ORACLE) -> Figure:
     return figure
 
 
-def _sums(group: Group, task: str, policy: str) -> tuple[list[int], Any]:
+def _sums(group: Group, task: str, mode: str) -> tuple[list[int], Any]:
     """Steps at which every seed was checked, and the running sums there, (seeds, checks)."""
-    seeds = [
-        {r["step"]: r["score"] for r in of.select("score", task=task, policy=policy)} for of in group.results
-    ]
+    seeds = [{step: score for step, of, score in t.course(mode) if of == task} for t in group.trials]
     steps = sorted(set.intersection(*(set(seed) for seed in seeds)))
     return steps, np.cumsum([[seed[step] for step in steps] for seed in seeds], axis=1)
 
@@ -87,11 +86,11 @@ def head_errors(traces: Sequence[Mapping[str, Any]]) -> Figure:
     """The loss of each head at each step of some episodes, e.g. of a level that was seen and of another.
 
     Args:
-        traces: rows of kind "trace", as `evaluate` gives them, with ``task``, ``policy``, ``heads`` and
+        traces: rows of kind "trace", as an evaluation gives them, with ``task``, ``mode``, ``heads`` and
             ``losses`` (T, n).
 
     >>> from owlrl.experiments import head_errors
-    >>> seen = {"task": "right", "policy": "hedge+td", "heads": ["left", "right"],
+    >>> seen = {"task": "right", "mode": "hedge+td", "heads": ["left", "right"],
     ...         "losses": [[2.0, 0.1], [1.0, 0.2]]}
     >>> [axes.get_title() for axes in head_errors([seen, {**seen, "task": "other"}]).axes]
     ['right: seen', 'other: not seen']
@@ -112,7 +111,7 @@ def head_errors(traces: Sequence[Mapping[str, Any]]) -> Figure:
         axes.set_xlabel("step of the episode", fontsize=9)
         whole_steps(axes)
         plain(axes)
-    panels[0].set_ylabel(f"loss of each head\n({label(traces[0]['policy'])})", fontsize=9)
+    panels[0].set_ylabel(f"loss of each head\n({label(traces[0]['mode'])})", fontsize=9)
     figure.legend(
         handles.values(), handles.keys(), loc="outside right center", fontsize=8, frameon=False, title="head"
     )
@@ -142,20 +141,20 @@ class Selection(NamedTuple):
 def selections(group: Group) -> list[Selection]:
     """Every way to act that a group was evaluated with, compared with random heads as the paper does.
 
-    >>> from owlrl.experiments import Result, Run, selections
+    >>> from owlrl.experiments import Run, Trial, selections
     >>> from owlrl.experiments.summary import Group
-    >>> rows = [{"kind": "evaluation", "policy": policy, "set": "seen", "task": "a", "success": score}
-    ...         for policy, score in (("hedge+td", 1.0), ("random", 0.5))]
-    >>> [(found.policy, found.better) for found in selections(Group((Result(Run("SC2"), rows, {}),)))]
+    >>> rows = [{"kind": "score", "visit": 0, "mode": mode, "task": "a", "success": score}
+    ...         for mode, score in (("hedge+td", 1.0), ("random", 0.5))]
+    >>> [(found.policy, found.better) for found in selections(Group((Trial.of(Run("SC2"), rows),)))]
     [('hedge+td', 1.0), ('random', 0.5)]
     """
-    if RANDOM not in group.policies():
+    if RANDOM not in group.modes():
         raise OwlValueError(
             f"selections: {group.label} was not evaluated with {RANDOM!r}; expected it as well"
         )
     base = group.scores(RANDOM).mean(axis=1)
     found = []
-    for policy in group.policies():
+    for policy in group.modes():
         scores = group.scores(policy).mean(axis=1)
         p = welch_test(scores, base) if len(scores) > 1 else float("nan")
         found.append(Selection(policy, tuple(scores.tolist()), p, probability_of_improvement(scores, base)))
@@ -165,10 +164,10 @@ def selections(group: Group) -> list[Selection]:
 def selection_bars(group: Group) -> Figure:
     """The paper's bar chart of ways to select a head, with both comparisons to random heads.
 
-    >>> from owlrl.experiments import Result, Run, selection_bars
+    >>> from owlrl.experiments import Run, Trial, selection_bars
     >>> from owlrl.experiments.summary import Group
-    >>> rows = [{"kind": "evaluation", "policy": "random", "set": "seen", "task": "a", "success": 0.5}]
-    >>> selection_bars(Group((Result(Run("SC2"), rows, {}),))).axes[0].get_xlabel()
+    >>> rows = [{"kind": "score", "visit": 0, "mode": "random", "task": "a", "success": 0.5}]
+    >>> selection_bars(Group((Trial.of(Run("SC2"), rows),))).axes[0].get_xlabel()
     'mean score over tasks (1 seed)'
     """
     found = selections(group)
@@ -184,7 +183,7 @@ def selection_bars(group: Group) -> Figure:
                 1.02, place, text, va="center", fontsize=8, color=QUIET, transform=axes.get_yaxis_transform()
             )
     axes.set(yticks=places, yticklabels=[label(one.policy) for one in found])
-    axes.set_xlabel(f"mean score over tasks ({count(len(group.results), 'seed')})", fontsize=9)
+    axes.set_xlabel(f"mean score over tasks ({count(len(group.trials), 'seed')})", fontsize=9)
     axes.set_title(f"{label(group.label)}: beside random heads", fontsize=10, loc="left")
     plain(axes)
     return figure

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from owlrl._arguments import Arguments
 from owlrl.experiments.fingerprint import fingerprint
 from owlrl.experiments.methods import RANDOM, Method, find_method
-from owlrl.experiments.study import Trial
+from owlrl.experiments.results import MEASURES, Trial
 
 __all__ = ["EVALUATION", "Plan"]
 
@@ -22,13 +22,15 @@ class Plan:
 
     Attributes:
         make_model: ``make_model(env, seed)``.
-        tasks: a Gymnasium id or a factory by name.
+        tasks: a Gymnasium id or a factory by name, or a pair of them for training and evaluation.
         methods: the methods themselves.
         steps: of each task in each round.
         seeds: of the trials.
         rounds: how often the sequence of tasks is gone through.
         eval_every: steps between two points of a learning curve; None for none.
         eval_episodes: episodes of each evaluation.
+        measure: what scores are: "return", or "success", the share of episodes that end with it.
+        unseen: sets of tasks that are evaluated at the end and never trained in, by name.
 
     >>> from owlrl.experiments import Plan
     >>> plan = Plan.of(print, tasks={"left": "CartPole-v1"}, steps=10, methods=["owl"], seeds=2)
@@ -44,6 +46,8 @@ class Plan:
     rounds: int = 1
     eval_every: int | None = None
     eval_episodes: int = 20
+    measure: str = "return"
+    unseen: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -57,6 +61,8 @@ class Plan:
         rounds: Any = 1,
         eval_every: Any = None,
         eval_episodes: Any = 20,
+        measure: Any = "return",
+        unseen: Any = None,
     ) -> Plan:
         """The plan of `compare`'s arguments; one error names all that is wrong with them."""
         arguments = Arguments("compare")
@@ -87,23 +93,34 @@ class Plan:
         every = arguments.integer("eval_every", eval_every, none=True)
         episodes = arguments.integer("eval_episodes", eval_episodes)
         times = arguments.integer("rounds", rounds)
+        arguments.choice("measure", measure, tuple(MEASURES))
+        sets: dict[str, Any] = dict(unseen or {}) if isinstance(unseen, Mapping | None) else {"": None}
+        if not all(isinstance(tasks, Mapping) and tasks for tasks in sets.values()):
+            arguments.problem(
+                f"unseen is {unseen!r}; expected a mapping from names of sets to tasks by name, e.g. "
+                "{'others': {'far': make_far}}"
+            )
         arguments.check()
-        return cls(make_model, named, tuple(found), each, chosen, times, every, episodes)
+        return cls(make_model, named, tuple(found), each, chosen, times, every, episodes, measure, sets)
 
     def settings(self) -> dict[str, Any]:
         """All that is plain data, as a trial keeps it."""
-        return {
+        told = {
             "tasks": list(self.tasks),
             "steps": self.steps,
             "rounds": self.rounds,
             "eval_every": self.eval_every,
             "eval_episodes": self.eval_episodes,
         }
+        # what is a default is left out, so that trials of before keep their names
+        told |= {"measure": self.measure} if self.measure != "return" else {}
+        return told | ({"unseen": {k: list(v) for k, v in self.unseen.items()}} if self.unseen else {})
 
     def trials(self) -> list[Trial]:
         """One per method and seed, seed after seed, and random actions last; nothing of them has been run."""
         settings, chosen = self.settings(), [*self.methods, RANDOM]
-        sources = {m.name: fingerprint(self.make_model, self.tasks, m) for m in chosen}
+        known = (self.tasks, self.unseen) if self.unseen else (self.tasks,)
+        sources = {m.name: fingerprint(self.make_model, *known, m) for m in chosen}
         return [
             Trial(method.name, seed, settings, sources[method.name], method.about)
             for method in sorted(chosen, key=lambda method: method is RANDOM)

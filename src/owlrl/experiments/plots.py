@@ -13,7 +13,7 @@ import numpy.typing as npt
 from owlrl.errors import OwlValueError, raise_problems
 from owlrl.experiments._optional import optional
 from owlrl.experiments.policies import ORACLE
-from owlrl.experiments.results import Result
+from owlrl.experiments.results import Trial
 from owlrl.experiments.summary import Group, group_by_run
 
 if TYPE_CHECKING:
@@ -99,39 +99,41 @@ FloatArray = npt.NDArray[np.float64]
 MARKERS = "osDv^"  # of the policies that are looked at after each task only
 
 
-def learning_curves(results: Iterable[Result]) -> Figure:
+def learning_curves(trials: Iterable[Trial]) -> Figure:
     """How well each task is solved while one after the other is trained: a row per task, a column per method.
 
     The line is the mean over seeds with the task given, the shade around it one standard deviation;
     marks are policies with the task unknown. Background bands have the colour of the task in training.
 
     Args:
-        results: of one sequence of tasks, of any methods and seeds; rows of kind "score" and "training".
+        trials: of our own runs, of one sequence of tasks, of any methods and seeds.
 
-    >>> from owlrl.experiments import Result, Run, learning_curves
-    >>> rows = [{"kind": "training", "round": 0, "task": "a", "start": 0, "end": 9},
-    ...         {"kind": "score", "step": 9, "task": "a", "policy": "oracle", "score": 1.0}]
-    >>> figure = learning_curves([Result(Run("SC2"), rows, {})])
+    >>> from owlrl.experiments import Run, Trial, learning_curves
+    >>> rows = [{"kind": "training", "visit": 0, "task": "crossroads-0"},
+    ...         {"kind": "score", "visit": 0, "task": "crossroads-0", "mode": "oracle", "success": 1.0}]
+    >>> figure = learning_curves([Trial.of(Run("Crossroads-2"), rows)])
     >>> figure.axes[0].get_ylabel()
-    'a'
+    'crossroads-0'
     """
-    groups = group_by_run(results)
+    groups = group_by_run(trials)
     tasks = _tasks(groups)
     height = 0.65 if len(tasks) > 6 else max(0.95, 2.4 / len(tasks))
     wide = 3.1 if len(groups) > 1 else 5.0
     figure = new_figure(1.4 + wide * len(groups), 1.3 + height * len(tasks), what="learning_curves")
     panels = figure.subplots(len(tasks), len(groups), sharex="col", sharey=True, squeeze=False)
-    rows = [row for group in groups for result in group.results for row in result.select("score")]
-    adaptive = [policy for policy in dict.fromkeys(row["policy"] for row in rows) if policy != ORACLE]
-    shares = all(0 <= row["score"] <= 1 for row in rows)
+    every = [trial for group in groups for trial in group.trials]
+    followed = dict.fromkeys(mode for trial in every for mode in trial.followed())
+    adaptive = [mode for mode in followed if mode != ORACLE]
+    scores = [row[2] for trial in every for mode in (ORACLE, *adaptive) for row in trial.course(mode)]
+    shares = all(0 <= score <= 1 for score in scores)
     for column, group in enumerate(groups):
         for number, task in enumerate(tasks):
             axes = panels[number][column]
-            _bands(axes, group.results[0], tasks)
+            _bands(axes, group.trials[0], tasks)
             _curve(axes, group, task, ORACLE, color=colour(number), linestyle=dashes(number))
             for place, policy in enumerate(adaptive):
                 _marks(axes, group, task, policy, place=place, of=len(adaptive), color=colour(number))
-        seeds = count(len(group.results), "seed")
+        seeds = count(len(group.trials), "seed")
         panels[0][column].set_title(f"{label(group.label)}\n{seeds}", fontsize=10)
         panels[-1][column].set_xlabel("frames of all tasks so far", fontsize=9)
         panels[-1][column].xaxis.set_major_formatter(_thousands)
@@ -141,7 +143,7 @@ def learning_curves(results: Iterable[Result]) -> Figure:
         if shares:
             axes.set(ylim=(-0.12, 1.12), yticks=[0, 1])
     figure.supylabel("share of episodes solved" if shares else "mean return", fontsize=9)
-    _key(figure, adaptive, shade=any(len(group.results) > 1 for group in groups))
+    _key(figure, adaptive, shade=any(len(group.trials) > 1 for group in groups))
     return figure
 
 
@@ -149,12 +151,12 @@ def head_probabilities(trace: Mapping[str, Any]) -> Figure:
     """One episode: which head acted, how likely each was to act, and how badly each explained what happened.
 
     Args:
-        trace: a row of kind "trace": ``task``, ``policy``, ``heads``, ``success``, ``arms`` (T),
+        trace: a row of kind "trace": ``task``, ``mode``, ``heads``, ``success``, ``arms`` (T),
             ``probabilities`` and ``losses`` (T, n).
 
     >>> from owlrl.experiments import head_probabilities
     >>> figure = head_probabilities({
-    ...     "task": "right", "policy": "hedge+td", "heads": ["left", "right"], "success": True,
+    ...     "task": "right", "mode": "hedge+td", "heads": ["left", "right"], "success": True,
     ...     "arms": [0, 1], "probabilities": [[0.5, 0.5], [0.1, 0.9]], "losses": [[2.0, 0.1], [1.0, 0.2]]})
     >>> len(figure.axes)
     3
@@ -181,7 +183,7 @@ def head_probabilities(trace: Mapping[str, Any]) -> Figure:
     legend = figure.legend(lines, names, loc="outside right center", fontsize=9, frameon=False, title="head")
     for text, name in zip(legend.get_texts(), heads, strict=True):
         text.set_fontweight("bold" if name == trace["task"] else "normal")
-    about = f"{label(trace['policy'])} in {label(trace['task'])}"
+    about = f"{label(trace['mode'])} in {label(trace['task'])}"
     acted.set_title(f"{about}: {outcome(trace)}", fontsize=10, loc="left")
     return figure
 
@@ -283,11 +285,7 @@ def _steps(axes: Axes, values: FloatArray, head: int, **more: Any) -> None:
 
 def _tasks(groups: Sequence[Group]) -> list[str]:
     """The tasks in the order they are trained in; the same in all groups."""
-    sequences = {
-        tuple(dict.fromkeys(row["task"] for row in result.select("training")))
-        for group in groups
-        for result in group.results
-    }
+    sequences = {tuple(dict.fromkeys(trial.visits)) for group in groups for trial in group.trials}
     if len(sequences) != 1 or not all(sequences):
         found = " and ".join(str(list(sequence)) for sequence in sorted(sequences)) or "none"
         raise OwlValueError(
@@ -296,14 +294,12 @@ def _tasks(groups: Sequence[Group]) -> list[str]:
     return list(sequences.pop())
 
 
-def _bands(axes: Axes, result: Result, tasks: Sequence[str]) -> None:
-    spans = result.select("training")
-    for row in spans:
-        k = tasks.index(row["task"])
-        axes.axvspan(
-            row["start"], row["end"], facecolor=colour(k), alpha=0.16, lw=0, hatch=hatch(k), edgecolor="white"
-        )
-    axes.set_xlim(spans[0]["start"], max(row["end"] for row in spans))
+def _bands(axes: Axes, trial: Trial, tasks: Sequence[str]) -> None:
+    starts = trial.starts()
+    for start, end, task in zip(starts, starts[1:], trial.visits, strict=False):
+        k = tasks.index(task)
+        axes.axvspan(start, end, facecolor=colour(k), alpha=0.16, lw=0, hatch=hatch(k), edgecolor="white")
+    axes.set_xlim(starts[0], starts[-1])
     axes.locator_params(axis="x", nbins=5)
     plain(axes)
 
@@ -314,7 +310,7 @@ def _curve(axes: Axes, group: Group, task: str, policy: str, **style: Any) -> No
         return
     lone = len(steps) == 1
     axes.plot(steps, mean, lw=1.8, marker="o" if lone else "", ms=4, clip_on=not lone, **style)
-    if len(group.results) > 1:
+    if len(group.trials) > 1:
         axes.fill_between(steps, low, high, color=style["color"], alpha=0.25, lw=0)
 
 
@@ -334,9 +330,10 @@ def _over_seeds(group: Group, task: str, policy: str) -> tuple[list[int], FloatA
     No further than the least and the largest score, so that no share is drawn above 1.
     """
     found: dict[int, list[float]] = {}
-    for result in group.results:
-        for row in result.select("score", task=task, policy=policy):
-            found.setdefault(row["step"], []).append(row["score"])
+    for trial in group.trials:
+        for step, of, score in trial.course(policy):
+            if of == task:
+                found.setdefault(step, []).append(score)
     steps = sorted(found)
     least, most, mean, spread = (
         np.array([f(found[step]) for step in steps], dtype=np.float64) for f in (min, max, np.mean, np.std)

@@ -11,7 +11,7 @@ from torch import nn
 from owlrl.errors import raise_problems
 from owlrl.learners import FAST, PAPER, SAC_FAST, SAC_PAPER, DQNConfig, GridConv, GridMLP, SACConfig
 
-__all__ = ["PRESETS", "Preset", "with_overrides"]
+__all__ = ["DENSE", "PRESETS", "Preset", "with_overrides"]
 
 Trunk = Callable[[], tuple[nn.Module, int]]
 Config = TypeVar("Config", DQNConfig, SACConfig)
@@ -40,6 +40,10 @@ class Preset:
     count_bonus: float = 0.0
 
 
+# for tasks whose rewards are not rare
+DENSE = DQNConfig(
+    batch_size=64, n_step=3, update_every=4, epsilon=(1.0, 0.05), epsilon_waits=False, rewarded_share=0.0
+)
 PRESETS: dict[str, Preset] = {
     "fast": Preset(FAST, SAC_FAST, trunk=lambda: (GridMLP(), 128)),
     # for levels that are none of the learned ones: what it knows of a place holds in others

@@ -13,7 +13,7 @@ from typing import Any
 from owlrl.errors import OwlError
 from owlrl.experiments._optional import optional
 
-__all__ = ["Clock", "Post", "progress_bar", "time_text"]
+__all__ = ["Clock", "Post", "StepBar", "progress_bar", "time_text"]
 
 
 class Post:
@@ -62,34 +62,35 @@ class Clock:
     """Tells on the way what is running and how long it will take, from what the runs themselves say.
 
     Args:
-        steps: of each run.
-        runs: name of the file in ``directory`` by run, and the run's method; those that take no time
-            are left out.
+        runs: by the name of its file in ``directory``, the method and the steps of each run; those that take
+            no time are left out.
         jobs: how many at once.
         directory: where the runs say how far they are.
         bar: what shows it in a terminal.
         say: called with a line when the first estimate is there, and then ever more rarely.
         first: seconds until the first estimate.
+        where: whose messages these are.
 
     >>> import tempfile
     >>> from owlrl.experiments.progress import Clock, progress_bar
-    >>> clock = Clock(100, {"a": "owl", "b": "owl"}, 2, tempfile.mkdtemp(), progress_bar(2, False), print)
+    >>> runs = {"a": ("owl", 100), "b": ("owl", 100)}
+    >>> clock = Clock(runs, 2, tempfile.mkdtemp(), progress_bar(2, False), print)
     >>> clock.done("a", 60.0)
     compare: 1 of 2 runs done, about 60 s to go
     """
 
     def __init__(
         self,
-        steps: int,
-        runs: dict[str, str],
+        runs: dict[str, tuple[str, int]],
         jobs: int,
         directory: str | os.PathLike[str],
         bar: Any,
         say: Callable[[str], None],
         *,
         first: float = 10.0,
+        where: str = "compare",
     ) -> None:
-        self._steps, self._left, self._jobs, self._total = steps, dict(runs), jobs, len(runs)
+        self._left, self._jobs, self._total, self._where = dict(runs), jobs, len(runs), where
         self._directory, self._bar, self._say = Path(directory), bar, say
         self._began, self._next = time.monotonic(), first
         self._rates: dict[str, list[float]] = {}  # seconds per step of finished runs, by method
@@ -106,9 +107,9 @@ class Clock:
 
     def done(self, name: str, seconds: float | None) -> None:
         """A run has ended; how long it took, if it is known."""
-        method = self._left.pop(name, None)
-        if method is not None and seconds is not None:
-            self._rates.setdefault(method, []).append(seconds / self._steps)
+        ended = self._left.pop(name, None)
+        if ended is not None and seconds is not None:
+            self._rates.setdefault(ended[0], []).append(seconds / ended[1])
         self.show(now=len(self._rates) == 1)
 
     def show(self, *, now: bool = False) -> None:
@@ -122,20 +123,20 @@ class Clock:
         if about and self._left and (now or passed >= self._next):
             self._next = 2 * max(passed, self._next)
             ended = self._total - len(self._left)
-            self._say(f"compare: {ended} of {self._total} runs done, {about}")
+            self._say(f"{self._where}: {ended} of {self._total} runs done, {about}")
 
     def seconds_left(self, posts: dict[str, dict[str, Any]]) -> float | None:
         """By the speed of finished and of running runs; None as long as nothing has shown it."""
         rates = {method: list(found) for method, found in self._rates.items()}
         for name, told in posts.items():
             if told["made"] > 0 and told["seconds"] > 0 and name in self._left:
-                rates.setdefault(self._left[name], []).append(told["seconds"] / told["made"])
+                rates.setdefault(self._left[name][0], []).append(told["seconds"] / told["made"])
         if not rates:
             return None
         every = _mean([_mean(found) for found in rates.values()])
         each = [
-            (self._steps - posts.get(name, {}).get("steps", 0)) * _mean(rates.get(method, [every]))
-            for name, method in list(self._left.items())
+            (steps - posts.get(name, {}).get("steps", 0)) * _mean(rates.get(method, [every]))
+            for name, (method, steps) in list(self._left.items())
         ]
         return max([sum(each) / self._jobs, *each], default=0.0)
 
@@ -160,6 +161,28 @@ def time_text(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
+class StepBar:
+    """A bar over the steps of one run, which says what is being done; for `run_trial`.
+
+    Args:
+        total: steps.
+        progress: whether there is one, if tqdm is there and the output is a terminal.
+
+    >>> from owlrl.experiments.progress import StepBar
+    >>> StepBar(100, False)("owl, seed 0: left", 40)
+    """
+
+    def __init__(self, total: int, progress: bool) -> None:
+        self._bar = progress_bar(total, progress, unit="step")
+        self._seen = 0
+
+    def __call__(self, text: str, steps: int) -> None:
+        """So many steps are done; what is being done."""
+        self._bar.set_description_str(text, refresh=False)
+        self._bar.update(steps - self._seen)
+        self._seen = steps
+
+
 class _NoBar:
     def __enter__(self) -> _NoBar:
         return self
@@ -170,12 +193,12 @@ class _NoBar:
     def update(self, number: int) -> None:
         """Nothing to show."""
 
-    def set_description_str(self, text: str) -> None:
+    def set_description_str(self, text: str, refresh: bool = True) -> None:
         """Nothing to show."""
 
 
-def progress_bar(total: int, progress: bool) -> Any:
-    """A bar of so many runs; one that shows nothing without tqdm, outside of a terminal or if none is wanted.
+def progress_bar(total: int, progress: bool, *, unit: str = "run") -> Any:
+    """A bar of so many runs or steps; without tqdm, outside of a terminal or unwanted it shows nothing.
 
     >>> from owlrl.experiments.progress import progress_bar
     >>> with progress_bar(3, False) as bar:
@@ -187,4 +210,4 @@ def progress_bar(total: int, progress: bool) -> Any:
         tqdm = optional("tqdm", extra="cli", what="a progress bar")
     except OwlError:
         return _NoBar()  # a bar is not worth an error
-    return tqdm.tqdm(total=total, unit="run", disable=None)
+    return tqdm.tqdm(total=total, unit=unit, unit_scale=unit != "run", disable=None)

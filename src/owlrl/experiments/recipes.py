@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from torch import nn
 
@@ -81,6 +81,9 @@ WARM = 50_000  # transitions, as in the paper
 LAMBDA = 30.0  # of EWC with the fast learner, the best of eight; the paper has 500, with rewards of 100
 EWC = {"actor": 100.0, "critic": 100.0}  # for continuous actions, as in the paper
 
+OWL: dict[str, Any] = {"regularizer": _ewc, "strength": LAMBDA}
+HEADS: dict[str, Any] = {**OWL, "control": EWC}
+
 METHODS: dict[str, Recipe] = {
     method.name: method
     for method in (
@@ -97,22 +100,13 @@ METHODS: dict[str, Recipe] = {
             heads=False,
             replay="rehearsal",
         ),
-        Recipe("owl", "the paper's: a head per task, EWC", regularizer=_ewc, strength=LAMBDA, control=EWC),
+        Recipe("owl", "the paper's: a head per task, EWC", **HEADS),
         Recipe("owl-loss", "EWC's importance from the loss", regularizer=_ewc_on_loss, strength=500.0),
-        Recipe(
-            "owl-warm-start",
-            "replay refilled on revisits",
-            regularizer=_ewc,
-            strength=LAMBDA,
-            control=EWC,
-            warm_start=WARM,
-        ),
+        Recipe("owl-warm-start", "replay refilled on revisits", **HEADS, warm_start=WARM),
         Recipe(
             "owl-warm-start-100k",
             "replay refilled on revisits, with twice as much",
-            regularizer=_ewc,
-            strength=LAMBDA,
-            control=EWC,
+            **HEADS,
             warm_start=2 * WARM,
         ),
         Recipe("owl-no-ewc", "heads without a regularizer", control={}),
@@ -123,25 +117,15 @@ METHODS: dict[str, Recipe] = {
             strength=100.0,
         ),
         Recipe("full-rehearsal", "a head and a kept replay per task", replay="rehearsal"),
-        Recipe("owl-mlp-head", "heads of two layers", regularizer=_ewc, strength=LAMBDA, head=_two_layers),
+        Recipe("owl-mlp-head", "heads of two layers", **OWL, head=_two_layers),
         *(
             Recipe(
-                f"owl-epsilon-restart-{rate}x",
-                "exploration starts again on revisits",
-                regularizer=_ewc,
-                strength=LAMBDA,
-                epsilon_restart=float(rate),
+                f"owl-epsilon-restart-{x}x", "exploration starts again on revisits", **OWL, epsilon_restart=x
             )
-            for rate in (1, 2)
+            for x in (1, 2)
         ),
         *(
-            Recipe(
-                f"owl-dropout-{share:g}",
-                "MC dropout, likelihood as evidence",
-                regularizer=_ewc,
-                strength=LAMBDA,
-                dropout=share,
-            )
+            Recipe(f"owl-dropout-{share:g}", "MC dropout, likelihood as evidence", **OWL, dropout=share)
             for share in (0.05, 0.1, 0.2)
         ),
         Recipe(

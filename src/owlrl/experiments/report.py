@@ -25,11 +25,10 @@ from owlrl.experiments.config import Run
 from owlrl.experiments.frames import Recording, frame_strip, record_episode, write_gif
 from owlrl.experiments.plots import count, head_probabilities, learning_curves
 from owlrl.experiments.policies import LEAST_TRIED, ORACLE
-from owlrl.experiments.results import Result, read_result
+from owlrl.experiments.results import Trial
 from owlrl.experiments.session import Session
 from owlrl.experiments.studies import STUDIES
-from owlrl.experiments.study import FORMAT as COMPARED
-from owlrl.experiments.study import Trial, studies_of
+from owlrl.experiments.study import studies_of
 from owlrl.experiments.summary import Group
 from owlrl.experiments.tables import markdown_tables, sections
 from owlrl.experiments.value_maps import q_heatmap, value_map
@@ -46,7 +45,7 @@ def write_report(
 ) -> Path:
     """Write tables and pictures of all results in a directory into one HTML file that needs nothing else.
 
-    Results of `run_experiment` (``owlrl train``, ``owlrl reproduce``) give tables, learning curves and the
+    Trials of a `Run` (``owlrl train``, ``owlrl reproduce``) give tables, learning curves and the
     heads' probabilities; where the checkpoint of a run lies beside its result, also frames, GIFs and what
     each head values where. A study that is not complete gives what it has. Files that cannot be read are
     named in the report.
@@ -60,10 +59,10 @@ def write_report(
         Where the report is.
 
     >>> import tempfile
-    >>> from owlrl.experiments import Result, Run, write_report, write_result
-    >>> row = {"kind": "evaluation", "policy": "oracle", "set": "seen", "task": "a", "success": 1.0}
+    >>> from owlrl.experiments import Run, Trial, write_report
+    >>> row = {"kind": "score", "visit": 0, "mode": "oracle", "task": "a", "success": 1.0}
     >>> directory = tempfile.mkdtemp()
-    >>> _ = write_result(directory, Result(Run("SC2"), [row], {}))
+    >>> _ = Trial.of(Run("SC2"), [row]).write(directory)
     >>> ">1.00</td>" in write_report(directory).read_text(encoding="utf-8")
     True
     """
@@ -85,29 +84,25 @@ def write_report(
     return target
 
 
-def _read(directory: Path) -> tuple[list[Result], list[Trial], list[str]]:
-    """All results, all trials of comparisons, and why other files are neither."""
+def _read(directory: Path) -> tuple[list[Trial], list[Trial], list[str]]:
+    """Trials of our own runs, those of other comparisons, and why other files are neither."""
     if not directory.is_dir():
         raise OwlValueError(f"write_report: directory is {directory}; there is no such directory")
-    results, compared, unreadable = [], [], []
+    trials, unreadable = list[Trial](), list[str]()
     for path in sorted(directory.glob("*.jsonl")):
         try:
-            with path.open(encoding="utf-8", errors="replace") as file:
-                begins = file.readline(200)
-            if COMPARED in begins:
-                compared.append(Trial.read(path))
-            else:
-                results.append(read_result(path))
+            trials.append(Trial.read(path))
         except OwlError as error:
             unreadable.append(str(error))
-    if not (results or compared) and not (directory / DEMO).is_file():
+    if not trials and not (directory / DEMO).is_file():
         again = f"owlrl train --output {shlex.quote(str(directory))}"
         others = "".join(f"; {problem}" for problem in unreadable)
         raise OwlValueError(f"write_report: {directory} has no results; make some, e.g. {again}{others}")
-    return results, compared, unreadable
+    own = [trial for trial in trials if trial.run is not None]
+    return own, [trial for trial in trials if trial.run is None], unreadable
 
 
-def _page(directory: Path, results: list[Result], unreadable: list[str], episodes: int) -> Iterator[str]:
+def _page(directory: Path, results: list[Trial], unreadable: list[str], episodes: int) -> Iterator[str]:
     yield f"<h1>{escape(directory.resolve().name)}: what was run and what came of it</h1>"
     yield _html.items(_facts(results))
     found = sections(results)
@@ -115,7 +110,8 @@ def _page(directory: Path, results: list[Result], unreadable: list[str], episode
         links = "".join(f'<li><a href="#s{k}">{escape(title)}</a></li>' for k, title in enumerate(found))
         yield f"<nav><ol>{links}</ol></nav>"
     if results:
-        yield "<h3>To make them again</h3>" + _html.code(commands_for([result.run for result in results]))
+        runs = [trial.run for trial in results if trial.run is not None]
+        yield "<h3>To make them again</h3>" + _html.code(commands_for(runs))
     if unreadable:
         yield "<h3>Files that were left out</h3>" + _html.code(unreadable)
     if (directory / DEMO).is_file():
@@ -127,13 +123,13 @@ def _page(directory: Path, results: list[Result], unreadable: list[str], episode
         yield from _section(directory, groups, results, episodes)
 
 
-def _facts(results: Sequence[Result]) -> dict[str, str]:
+def _facts(results: Sequence[Trial]) -> dict[str, str]:
     """Where the results come from; everything that differs between them is listed."""
-    infos = [result.info for result in results]
+    infos = [trial.info or {} for trial in results]
     versions = [info.get("versions") or {} for info in infos]
     names = sorted({name for found in versions for name in found})
     started = [info["started"] for info in infos if "started" in info]
-    hours = sum(sum(info["seconds"].values()) for info in infos if "seconds" in info) / 3600
+    hours = sum(info.get("seconds", 0.0) for info in infos) / 3600
     facts = {
         "this report": f"{datetime.now().astimezone():%Y-%m-%d %H:%M %Z}, owlrl {owlrl.__version__}",
         "results": count(len(results), "run"),
@@ -155,17 +151,17 @@ def _all(values: Any) -> str:
 
 
 def _section(
-    directory: Path, groups: Sequence[Group], results: Sequence[Result], episodes: int
+    directory: Path, groups: Sequence[Group], results: Sequence[Trial], episodes: int
 ) -> Iterator[str]:
-    own = [result for group in groups for result in group.results]
+    own = [trial for group in groups for trial in group.trials]
     yield _html.tables(markdown_tables(own, reference=results))
-    followed = [group for group in groups if all(result.select("training") for result in group.results)]
+    followed = [group for group in groups if all(trial.visits for trial in group.trials)]
     if followed:
         yield "<h3>Learning curves</h3>"
         for part in np.array_split(np.arange(len(followed)), -(-len(followed) // SIDE_BY_SIDE)):
             chosen = [followed[k] for k in part]
             text = "success of each task over training: " + ", ".join(group.label for group in chosen)
-            yield _html.drawing(learning_curves(r for g in chosen for r in g.results), text=text)
+            yield _html.drawing(learning_curves(r for g in chosen for r in g.trials), text=text)
     if episodes:
         for group in groups:
             yield from _Method(directory, group, episodes).parts()
@@ -184,26 +180,26 @@ class _Method:
         shown = list(self._recorded(session) if session is not None else self._kept(result))
         if not (shown or problem):
             return
-        yield f"<h3>{escape(self.group.label)}, seed {result.run.seed}: one episode per task</h3>"
+        yield f"<h3>{escape(self.group.label)}, seed {result.seed}: one episode per task</h3>"
         if problem:
             yield _html.paragraph(f"The checkpoint could not be used: {problem}")
         yield from shown
         if session is not None and session.heads and isinstance(session.agent, DQN):
             yield _values(session, session.agent)
 
-    def _session(self) -> tuple[Result, Session | None, str]:
+    def _session(self) -> tuple[Trial, Session | None, str]:
         """The first result that has a checkpoint, and what was loaded; or the first result alone."""
-        for result in self.group.results:
-            path = self.directory / f"{result.run.id}.safetensors"
+        for result in self.group.trials:
+            path = self.directory / f"{result.id}.safetensors"
             if path.is_file():
                 try:
                     return result, Session.load(path), ""
                 except (OwlError, OSError, RuntimeError, KeyError) as error:
                     return result, None, f"{path.name}: {error}"
-        return self.group.results[0], None, ""
+        return self.group.trials[0], None, ""
 
     def _recorded(self, session: Session) -> Iterator[str]:
-        policy = self._best(self.group.policies()) or ORACLE
+        policy = self._best(self.group.modes()) or ORACLE
         told = "task given" if policy.startswith(ORACLE) else "task unknown"
         about = f"{policy}, {told}" if session.run.recipe.heads else "one head for all tasks"
         for task in _some(list(session.heads), self.episodes):
@@ -213,17 +209,17 @@ class _Method:
             if len(recording.trace["heads"]) > 1:
                 yield f'<div class="side">{_probabilities(recording.trace)}{_moving(recording)}</div>'
 
-    def _kept(self, result: Result) -> Iterator[str]:
+    def _kept(self, result: Trial) -> Iterator[str]:
         """Traces that lie in the result, of the best policy that has any."""
         rows = result.select("trace")
-        policy = self._best(dict.fromkeys(row["policy"] for row in rows))
-        own = [row for row in rows if row["policy"] == policy]
+        policy = self._best(dict.fromkeys(row["mode"] for row in rows))
+        own = [row for row in rows if row["mode"] == policy]
         for row in _some(own, self.episodes):
             yield _probabilities(row)
 
     def _best(self, policies: Any) -> str | None:
         """Of those that find the task by evidence, the one that solves most."""
-        evaluated = self.group.policies()
+        evaluated = self.group.modes()
         scores = {
             policy: self.group.scores(policy).mean() if policy in evaluated else 0.0
             for policy in policies
@@ -302,8 +298,8 @@ def train_command(run: Run) -> str:
     changed = {f.name: getattr(run, f.name) for f in fields(run)}
     changed = {name: value for name, value in changed.items() if value != getattr(default, name)}
     if run.control or not set(changed) <= set(OPTIONS):  # the command has other defaults for control
-        code = "from owlrl.experiments import Run, run_experiment, write_result; "
-        code += f"write_result('runs', run_experiment(Run(**{changed!r})))"
+        code = "from owlrl.experiments import Run, run_experiment; "
+        code += f"run_experiment(Run(**{changed!r})).write('runs')"
         if '"' not in code:
             code = code.replace("'", '"')  # a shell's own quotes are single ones
         return f"python -c {shlex.quote(code)}"

@@ -1,4 +1,4 @@
-"""`Session`: the parts of one run put together, ready to learn task after task."""
+"""`Session`: what one of our own runs has learned, on levels with a DQN and on Pendulums with a SAC."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import copy
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 
@@ -21,29 +23,101 @@ from owlrl import (
     SharedReplay,
     TaskScopedReplay,
 )
+from owlrl.acting.episodes import Evaluation, run_episodes
 from owlrl.checkpoint import load_state, save_state, set_rng_state
-from owlrl.envs import Table
+from owlrl.envs import Table, TaskSpec
+from owlrl.envs.task_sets import PENDULUM
 from owlrl.envs.vector import ArrayVectorEnv
 from owlrl.errors import OwlError, OwlStateError, OwlValueError
 from owlrl.experiments.config import Run
-from owlrl.experiments.episodes import Lanes, greedy_success, run_lanes
 from owlrl.experiments.evidence import make_evidence
+from owlrl.experiments.learned import Learned, Row, Score
 from owlrl.experiments.least_tried import LeastTried
+from owlrl.experiments.methods import MakeModel, Method
+from owlrl.experiments.models import Envs, Watch, train_model
+from owlrl.experiments.plan import EVALUATION, Plan
 from owlrl.experiments.policies import ORACLE, make_selector, parse_policy
-from owlrl.experiments.tasks import resolve_unseen, table_of, tables_of, vector_env
+from owlrl.experiments.tasks import resolve_unseen, table_of, vector_env
+from owlrl.heads.modes import eval_mode
 from owlrl.learners import DQN, SAC
+from owlrl.protocols import MultiHead
 from owlrl.wrapper_state import restore_wrapper, wrapper_state
 
-__all__ = ["Session"]
+__all__ = ["Session", "evaluate", "final_angles", "greedy_score", "plan_of", "unseen_specs"]
 
+FloatArray = npt.NDArray[np.float64]
 Replay = TaskScopedReplay | SharedReplay | RehearsalReplay
 ONE_HEAD = "every task"  # what a learner with one head takes all tasks for
+FOLLOWED = ("hedge+model", "released+td-raw")  # how these two do is looked at after each task as well
+CONTROL_FOLLOWED = ("hedge+reward", "paper+nll-raw")
+TRACED = ("hedge+model", "hedge+td", "hedge+reward")  # of these one episode per task is kept for pictures
+CONTROL_TRACED = (ORACLE, "hedge+reward", "hedge+nll", "paper+nll-raw", "paper+td-squared")
 
 
-class Session:
+def plan_of(run: Run) -> Plan:
+    """What `compare` does for a run: one method, one seed, and levels that are not trained in.
+
+    >>> from owlrl.experiments import Run
+    >>> from owlrl.experiments.session import plan_of
+    >>> list(plan_of(Run("Crossroads-2")).tasks)
+    ['crossroads-0', 'crossroads-1']
+    """
+    specs, scale = run.specs, run.preset.goal_scale
+    trained = partial(_make_env, copies=run.num_envs, goal_scale=scale, count_bonus=run.preset.count_bonus)
+    asked = partial(_make_env, copies=run.episodes, goal_scale=scale)
+    unseen = {text: unseen_specs(run, text) for text in run.unseen}
+    return Plan(
+        make_model=partial(_make_learner, run),
+        tasks={name: (partial(trained, spec), partial(asked, spec)) for name, spec in specs.items()},
+        methods=(_OfRun(run),),
+        steps={name: run.frames_of(name) for name in specs},
+        seeds=(run.seed,),
+        rounds=run.rounds,
+        eval_every=run.eval_every,
+        eval_episodes=run.episodes,
+        measure="return" if run.control else "success",
+        unseen={
+            text: {k: partial(asked, spec) for k, spec in found.items()} for text, found in unseen.items()
+        },
+    )
+
+
+def unseen_specs(run: Run, text: str) -> dict[str, TaskSpec]:
+    """Levels that are none of those trained on, e.g. ``"S9N1:100"``, with as many actions.
+
+    >>> from owlrl.experiments import Run
+    >>> from owlrl.experiments.session import unseen_specs
+    >>> len(unseen_specs(Run("SC2"), "S9N1:3"))
+    3
+    """
+    trained = table_of(next(iter(run.specs.values())), goal_scale=run.preset.goal_scale)
+    return resolve_unseen(text, run.specs, num_actions=trained.num_actions)
+
+
+def _make_env(spec: Any, *, copies: int, goal_scale: float, count_bonus: float = 0.0) -> ArrayVectorEnv:
+    """Copies of a level as tables, with the learner's bonus in training; or of a Pendulum."""
+    task = spec if spec.env_id == PENDULUM else table_of(spec, goal_scale=goal_scale)
+    return vector_env(task, copies, count_bonus=count_bonus)
+
+
+class _OfRun(Method):
+    """The method of a run, which makes its own model."""
+
+    def __init__(self, run: Run) -> None:
+        self.run, self.name, self.about = run, run.method, run.about
+
+    def start(self, make_model: MakeModel, env: Any, seed: int) -> Learned:
+        return Session(self.run, env)
+
+
+class Session(Learned):
     """An agent, its replay, its regularizer and its evidence, as a `Run` says.
 
-    The agent is a DQN on levels, and a SAC where actions are continuous.
+    The agent is a DQN on levels, and a SAC where actions are continuous. Its modes are the run's policies.
+
+    Args:
+        run: what was asked for.
+        env: of the first task, to train in; a new one if left out.
 
     Attributes:
         run: what was asked for.
@@ -52,30 +126,41 @@ class Session:
         learner: the agent as `OwlWrapper` sees it.
         evidence: all evidence that the run's policies need.
         heads: the head of each task that was learned.
+        traced: policies of which one episode per task is kept at the end.
 
     >>> from owlrl.experiments import Run, Session
     >>> session = Session(Run("Crossroads-2", policies=("oracle",)))
-    >>> with session.task("crossroads-0") as head:
-    ...     session.agent.learn(200)
-    >>> head, session.heads
-    (0, {'crossroads-0': 0})
+    >>> session.train("crossroads-0", session.env("crossroads-0"), 200)
+    >>> session.heads
+    {'crossroads-0': 0}
     """
 
-    def __init__(self, run: Run) -> None:
+    watching = ORACLE
+
+    def __init__(self, run: Run, env: ArrayVectorEnv | None = None) -> None:
         self.run = run
         scale = run.preset.goal_scale
         self.tasks: dict[str, Any] = {
             name: spec if run.control else table_of(spec, goal_scale=scale)
             for name, spec in run.specs.items()
         }
-        first = self.env(next(iter(self.tasks)))
-        self.agent = _make_sac(run, first) if run.control else _make_dqn(run, first, self.tasks)
+        actions = set() if run.control else {table.num_actions for table in self.tasks.values()}
+        if len(actions) > 1:
+            raise OwlValueError(
+                f"Session: the tasks have {sorted(actions)} actions; expected the same number in all"
+            )
+        self.modes = run.acting
+        followed = CONTROL_FOLLOWED if run.control else FOLLOWED
+        self.followed = (ORACLE, *(name for name in followed if name in run.acting))
+        self.traced: tuple[str, ...] = CONTROL_TRACED if run.control else TRACED
+        self.model = self.agent = _make_learner(run, env or self.env(next(iter(self.tasks))), run.seed)
         self.learner = self.agent.describe(init=run.recipe.init)
         self._first_loop = self.learner.per_task["loop"].state_dict()
         needed = {parse_policy(name, control=run.control).evidence for name in run.acting}
         self.evidence = make_evidence(needed, seed=run.seed, control=run.control)
         self.heads: dict[str, int] = {}
         self._open: str | None = None  # the task whose visit has begun and not been ended
+        self._head = 0  # that is trained
         self._unfinished: dict[str, Any] | None = None  # where the learner stood in it, when it was loaded
         self._visits: dict[str, int] = {}
         self._exploration: dict[str, dict[str, Any]] = {}
@@ -89,42 +174,41 @@ class Session:
         """The task as it is trained in: copies of it, with the learner's bonus."""
         return vector_env(self.tasks[task], self.run.num_envs, count_bonus=self.run.preset.count_bonus)
 
-    @contextmanager
-    def task(self, name: str, env: ArrayVectorEnv | None = None) -> Iterator[int]:
-        """Learn a task inside the block; gives the head that is trained.
-
-        Args:
-            name: of the task.
-            env: to train in, by default a new one. A visit that was loaded goes on: with the environment
-                put back as it was, in the middle of its episodes.
-        """
-        env = env or self.env(name)
-        goes_on, self._open = self._unfinished is not None, name
+    def train(self, task: str, env: Any, steps: int, watch: Watch | None = None) -> None:
+        """One visit of a task, from its beginning or from where it was interrupted."""
+        goes_on, self._open = self._unfinished is not None, task
         if self._owl is None:
-            with self._one_head(name, env):
-                yield 0
-            self.heads[name] = 0
+            with self._one_head(task, env):
+                train_model(self.agent, None, steps, watch=watch)
         else:
-            with self._owl.task(name if self.run.recipe.heads else ONE_HEAD, env=env) as record:
+            with self._owl.task(task if self.run.recipe.heads else ONE_HEAD, env=env) as record:
                 if isinstance(self.agent, DQN):
-                    self._restart_exploration(self.agent, name, goes_on=goes_on)
-                self._unfinished = None
-                yield record.head
-            self.heads[name] = record.head
+                    self._restart_exploration(self.agent, task, goes_on=goes_on)
+                self._unfinished, self._head = None, record.head
+                train_model(self.agent, None, steps, watch=watch)
+        self.heads[task] = self._head
         self._open = None
-        self._visits[name] = self._visits.get(name, 0) + 1
+        self._visits[task] = self._visits.get(task, 0) + 1
 
-    def policy(self, name: str, truth: Sequence[str]) -> AdaptivePolicy | LeastTried:
-        """A policy by name; the oracle is given ``truth``, the task of each lane it will act in."""
+    def numbers(self) -> dict[str, float]:
+        """Drift, pull and memory, as the wrapper has them."""
+        return {} if self._owl is None else self._owl.numbers()
+
+    def info(self) -> dict[str, Any]:
+        """How long compiling took, where the update is compiled."""
+        return {"compile_seconds": self.agent.compile_seconds} if self.run.compile else {}
+
+    def policy_of(self, name: str, truth: Sequence[str]) -> AdaptivePolicy | LeastTried:
+        """A policy by name; the oracle is given ``truth``, the task of each environment it will act in."""
         heads = self.run.recipe.heads
         if heads and not self.heads:
-            raise OwlStateError("Session.policy: no task has been learned yet")
+            raise OwlStateError("Session.policy_of: no task has been learned yet")
         selector, evidence, least_tried = parse_policy(name, control=self.run.control)
         arms = dict(self.heads) if heads else {ONE_HEAD: 0}
         if selector != ORACLE:
             chosen, found = make_selector(selector, self.run.seed), self.evidence.part(evidence)
         elif unknown := sorted(set(truth) - set(arms)) if heads else []:
-            raise OwlValueError(f"Session.policy: the oracle has no head for {', '.join(unknown)}")
+            raise OwlValueError(f"Session.policy_of: the oracle has no head for {', '.join(unknown)}")
         else:
             places = {task: place for place, task in enumerate(arms)}
             told = np.array([places.get(task, 0) for task in truth], dtype=np.int64)
@@ -134,26 +218,55 @@ class Session:
             return policy
         return LeastTried(policy, self.agent.num_actions, seed=self.run.seed)
 
-    def unseen(self, text: str) -> dict[str, Table]:
-        """Levels that are none of those trained on, e.g. ``"S9N1:100"``."""
-        actions = next(iter(self.tasks.values())).num_actions
-        levels = resolve_unseen(text, self.run.specs, num_actions=actions)
-        return tables_of(levels, goal_scale=self.run.preset.goal_scale)
+    def rows(self, env: Any, task: str, *, mode: str, episodes: int, seed: int, last: bool) -> list[Row]:
+        """A row of kind "score" for a way to act in a task; at the end also "trace" and "in-a-row".
 
-    def lanes(self, tasks: Sequence[Any], copies: int) -> Lanes:
-        """Where episodes for an evaluation run; the same starts each time."""
-        return Lanes(tasks, copies, seed=10_000 + self.run.seed)
-
-    def score(self, task: str, head: int) -> float:
-        """How well the network that the agent would hand over now does ``task`` with ``head``.
-
-        Of a level 1 if it is solved, else 0; otherwise the mean return of some episodes.
+        Tasks with continuous actions have no ``success``. They have ``returns`` of all episodes and
+        ``final_angles`` of the pole instead, and ``angles`` in a trace, in degrees.
         """
+        heads, known = self.run.recipe.heads, task in self.heads
+        if not known and (task in self.tasks or (mode.startswith(ORACLE) and heads)):
+            return []  # it has no head for it, or is to learn it later
+        chosen: dict[str, Any] = {"episodes": episodes, "seed": seed}
+        policy = _Seen(self.policy_of(mode, [task] * env.num_envs))
+        found = run_episodes(policy, env, true_task=task if known and heads else None, **chosen)
+        score = Score.of(found)
+        row: Row = {"kind": "score", "task": task, "mode": mode, "episodes": episodes}
+        row |= {"mean_return": score.mean, "mean_length": float(found.lengths.mean())}
+        row |= {"found": score.found, "steps": score.steps}
+        rows = [row]
+        if last and mode in self.traced:
+            rows.append(_trace(policy, found, task, mode, list(self.heads)))
+        if self.run.control:
+            return _with_angles(rows, policy, found)
+        row["success"] = score.success
+        if last and self.run.consecutive and known:
+            rows.append(self._in_a_row(env, task, mode, **chosen))
+        return rows
+
+    def _in_a_row(self, env: Any, task: str, mode: str, *, episodes: int, seed: int) -> Row:
+        """Several episodes in a row with kept evidence, as when a task reveals itself only at its end."""
+        policy, times = self.policy_of(mode, [task] * env.num_envs), self.run.consecutive
+        found = run_episodes(policy, env, episodes=times * episodes, seed=seed, keep_evidence=True)
+        assert found.success is not None and found.env is not None
+        order = np.argsort(found.env, kind="stable")
+        success = found.success[order].reshape(episodes, times)
+        row = {"kind": "in-a-row", "task": task, "mode": mode, "episodes": episodes}
+        failed = float((~success).sum(axis=1).mean())
+        return {**row, "by_episode": success.mean(axis=0).tolist(), "failures": failed}
+
+    def watched(self, training: str) -> Sequence[str]:
+        """All that was learned, and what is in training."""
+        return list(dict.fromkeys([*self.heads, training]))
+
+    def look(self, env: Any, task: str, *, episodes: int, seed: int) -> Score:
+        """How well the network that the agent would hand over now does a task with its head."""
+        head = self._head if task == self._open else self.heads[task]
         if isinstance(self.agent, DQN):
             network = self.agent.target if self.agent.config.hand_over else self.agent.q
-            return float(greedy_success(network, head, self.tasks[task]))
+            return greedy_score(network, head, env.table)
         told = AdaptivePolicy(self.learner, OracleSelector(0), None, {task: head})
-        return float(run_lanes(told, self.lanes([self.tasks[task]], self.run.episodes)).returns.mean())
+        return Score.of(run_episodes(told, env, episodes=episodes, seed=seed))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write what acting needs to a file, atomically: networks, heads and evidence; no replay."""
@@ -201,7 +314,7 @@ class Session:
             "open": self._open,
         }
 
-    def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:
+    def load_state_dict(self, state_dict: Mapping[str, Any], envs: Envs, task: str) -> None:
         """Go on from what ``state_dict`` gave; for a session that is new."""
         learner = state_dict["learner"]
         if self._owl is None:
@@ -244,18 +357,144 @@ class Session:
         return None if batch.task is None else self._owl.tasks[batch.task].head
 
 
+def evaluate(
+    session: Session,
+    tasks: Mapping[str, Any],
+    policies: Sequence[str],
+    *,
+    episodes: int = 16,
+    label: str = "",
+) -> list[Row]:
+    """Episodes of every task with every policy after training; rows of `Session.rows`, by task.
+
+    The oracle is left out for tasks that have no head. ``tasks`` are a session's ``tasks``, or the like;
+    ``label`` names them if they are others.
+
+    >>> from owlrl.experiments import Run, Session, evaluate
+    >>> session = Session(Run("Crossroads-2", method="experience-replay", arguments={"max_steps": 5}))
+    >>> session.train("crossroads-0", session.env("crossroads-0"), 32)
+    >>> [row["success"] for row in evaluate(session, session.tasks, ["oracle"], episodes=2)]
+    [0.0]
+    """
+    chosen: dict[str, Any] = {"episodes": episodes, "seed": EVALUATION + session.run.seed, "last": True}
+    more = {"visit": 0, **({"set": label} if label else {})}
+    return [
+        {**row, **more}
+        for name, task in tasks.items()
+        for policy in policies
+        for row in session.rows(vector_env(task, episodes), name, mode=policy, **chosen)
+    ]
+
+
+def greedy_score(network: MultiHead, head: int, table: Table) -> Score:
+    """How one head does in a task, acting greedily all by itself; needs one pass through the network.
+
+    Task and policy are deterministic, so one episode tells all.
+
+    >>> from owlrl.experiments import Run, Session
+    >>> from owlrl.experiments.session import greedy_score
+    >>> session = Session(Run("Crossroads-2", seed=0))
+    >>> greedy_score(session.agent.q, 0, session.tasks["crossroads-0"]).success
+    0.0
+    """
+    device = next(network.module.parameters()).device
+    seen = torch.tensor(table.observations, device=device)
+    with torch.no_grad(), eval_mode(network.module):
+        actions = network(seen, head=head).argmax(-1).cpu().numpy()
+    state, total = table.start, 0.0
+    for step in range(1, (table.max_episode_steps or table.num_states) + 1):
+        action = actions[table.obs_index[state]]
+        goal, later = bool(table.goal[state, action]), table.goal_reward
+        total += float(table.reward[state, action] if later is None or not goal else later[step])
+        if table.terminated[state, action]:
+            return Score(np.array([total]), success=float(goal))
+        state = int(table.next_state[state, action])
+    return Score(np.array([total]), success=0.0)
+
+
+class _Seen:
+    """A policy that keeps the observations it was led to, (T, E, ...)."""
+
+    def __init__(self, policy: AdaptivePolicy | LeastTried) -> None:
+        self.policy, self.finals = policy, list[np.ndarray]()
+        self.reset, self.act, self.tasks = policy.reset, policy.act, policy.tasks
+
+    def observe(self, *transition: Any, mask: np.ndarray | None = None) -> None:
+        self.policy.observe(*transition, mask=mask)
+        self.finals.append(np.asarray(transition[3]))
+
+    @property
+    def arm(self) -> int | np.ndarray:
+        return self.policy.arm
+
+    @property
+    def probabilities(self) -> np.ndarray:
+        return self.policy.probabilities
+
+
+def _lane(policy: _Seen) -> int:
+    """The environment whose first episode is shown: of poles the one that starts nearest to hanging down."""
+    return int(np.abs(_angles(policy)[0]).argmax()) if policy.finals[0].ndim == 2 else 0
+
+
+def _trace(policy: _Seen, found: Evaluation, task: str, mode: str, heads: list[str]) -> Row:
+    lane = _lane(policy)
+    assert found.env is not None
+    first = int(np.flatnonzero(found.env == lane)[0])
+    steps = policy.policy.trace[: int(found.lengths[first])]
+    row: Row = {"kind": "trace", "task": task, "mode": mode, "heads": heads}
+    if found.success is not None:
+        row["success"] = bool(found.success[first])
+    return {
+        **row,
+        "arms": [int(np.atleast_1d(step.arm)[lane]) for step in steps],
+        "probabilities": [step.probabilities[lane].round(4).tolist() for step in steps],
+        "losses": [np.asarray(step.losses)[lane].astype(np.float64).round(4).tolist() for step in steps],
+    }
+
+
+def _angles(policy: _Seen) -> FloatArray:
+    """Of poles in radians, (T, E), after each step."""
+    seen = np.array(policy.finals)
+    found: FloatArray = np.arctan2(seen[..., 1], seen[..., 0]).astype(np.float64)
+    return found
+
+
+def _with_angles(rows: list[Row], policy: _Seen, found: Evaluation) -> list[Row]:
+    """The rows of a Pendulum, whose environments all run one episode."""
+    angles = _angles(policy)
+    own = {"returns": found.returns.round(2).tolist(), "final_angles": final_angles(angles).round(1).tolist()}
+    shown = {"angles": np.degrees(angles[:, _lane(policy)]).round(1).tolist()}
+    return [{**row, **(own if row["kind"] == "score" else shown)} for row in rows]
+
+
+def final_angles(angles: FloatArray, *, last: int = 50) -> FloatArray:
+    """Mean direction of the pole over the last steps, in degrees; (T, E) radians → (E,).
+
+    It is the direction of the mean of unit vectors: 179° and −179° give 180°, and not 0°.
+
+    >>> import numpy as np
+    >>> from owlrl.experiments.session import final_angles
+    >>> final_angles(np.radians([[50.0, 10.0], [179.0, 10.0], [-179.0, 20.0]]), last=2).round(6)
+    array([180.,  15.])
+    """
+    ends = angles[-last:]
+    found: FloatArray = np.degrees(np.arctan2(np.sin(ends).mean(0), np.cos(ends).mean(0)))
+    return found
+
+
 def _regularizer(run: Run) -> Any:
     make, recipe = run.recipe.regularizer, run.recipe
     own = (recipe.control or {}) if run.control else recipe.strength
     return None if make is None else make(own if run.strength is None else run.strength, run.seed)
 
 
-def _make_dqn(run: Run, env: ArrayVectorEnv, tables: Mapping[str, Table]) -> DQN:
-    actions = {table.num_actions for table in tables.values()}
-    if len(actions) > 1:
-        raise OwlValueError(
-            f"Session: the tasks have {sorted(actions)} actions; expected the same number in all"
-        )
+def _make_learner(run: Run, env: ArrayVectorEnv, seed: int) -> DQN | SAC:
+    """The learner of a run, with what its method changes in it."""
+    return _make_sac(run, env) if run.control else _make_dqn(run, env)
+
+
+def _make_dqn(run: Run, env: ArrayVectorEnv) -> DQN:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(run.seed)
         trunk, features = run.preset.trunk()

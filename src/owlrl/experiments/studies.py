@@ -1,29 +1,108 @@
-"""Named studies: which runs a table of the results is made of."""
+"""Our own runs, done by `compare`'s engine, and named studies: which runs a table is made of."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from importlib import import_module
+from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from owlrl._arguments import Arguments
-from owlrl.errors import OwlValueError
+from owlrl.errors import OwlStateError, OwlValueError
+from owlrl.experiments.comparison import Work, file_work, kept_trials, run_planned, run_trial, run_trials
 from owlrl.experiments.config import Run
-from owlrl.experiments.fanout import Attempt, Backend, run_all
+from owlrl.experiments.fanout import Backend
 from owlrl.experiments.keeping import SAVE_EVERY
+from owlrl.experiments.progress import StepBar
 from owlrl.experiments.recipes import METHODS
-from owlrl.experiments.results import Result, load_results, read_result, result_path
+from owlrl.experiments.results import Trial, load_trials
+from owlrl.experiments.session import plan_of
+from owlrl.experiments.study import Study
 from owlrl.experiments.tables import markdown_tables
 
-__all__ = ["STUDIES", "StudyPlan", "reproduce", "study_runs", "study_table"]
+__all__ = [
+    "MODULES",
+    "STUDIES",
+    "StudyPlan",
+    "reproduce",
+    "run_all",
+    "run_experiment",
+    "study_runs",
+    "study_table",
+]
 
 HEADLINE = ("experience-replay", "owl", "owl-memory")
 FRAMES = 120_000
 UNSEEN = ("S9N1:100",)
 DOOR_FRAMES = 240_000  # DoorKey has 7–8 thousand states and needs its key first
 WIDE_FRAMES = 160_000  # of a crossing with 7 actions, of which 4 do nothing there
+
+
+Errors = list[tuple[str, int, str]]  # method, seed and what went wrong
+
+
+def run_experiment(
+    run: Run,
+    *,
+    checkpoint: str | os.PathLike[str] | None = None,
+    progress: bool = False,
+    resume: str | os.PathLike[str] | None = None,
+    save_every: float = SAVE_EVERY,
+) -> Trial:
+    """Train and evaluate as a `Run` says; everything but the times is decided by it, on one thread.
+
+    Args:
+        run: what to do.
+        checkpoint: where to write what was trained, for `Session.load`.
+        progress: show a bar (needs tqdm).
+        resume: a file in which the work is kept while it is under way. Stopped or killed at any moment, the
+            same call goes on from there, also in the middle of a task, to the same result and the same
+            checkpoint, bit for bit (``owlrl.experiments.results.TIMES`` names what differs). It can be
+            removed when the result is kept.
+        save_every: seconds of work that a kill may cost.
+
+    >>> from owlrl.experiments import Run, run_experiment
+    >>> trial = run_experiment(Run("Crossroads-2", frames=300, policies=("oracle",)))
+    >>> len(trial.final("oracle"))
+    2
+    """
+    trial = Trial.of(run)
+    keep: dict[str, Any] = {"resume": resume, "save_every": save_every, "checkpoint": checkpoint}
+    return run_trial(plan_of(run), trial, tell=StepBar(trial.steps, progress), **keep)
+
+
+def run_all(
+    runs: Sequence[Run],
+    directory: str | os.PathLike[str],
+    *,
+    jobs: int = 1,
+    backend: Backend = "loky",
+    scheduler: str | None = None,
+    progress: bool = True,
+    save_every: float = SAVE_EVERY,
+    where: str = "run_all",
+) -> tuple[list[Trial], Errors]:
+    """Do what a directory does not have yet; all trials, and what went wrong (see `run_trials`).
+
+    >>> import tempfile
+    >>> from owlrl.experiments import Run, run_all
+    >>> runs = [Run("Crossroads-2", frames=100, policies=("oracle",))]
+    >>> trials, errors = run_all(runs, tempfile.mkdtemp(), progress=False)
+    >>> len(trials), errors
+    (1, [])
+    """
+    places: dict[str, Any] = {"jobs": jobs, "backend": backend, "scheduler": scheduler, "where": where}
+    return run_trials(run_work(runs), output=directory, progress=progress, save_every=save_every, **places)
+
+
+def run_work(runs: Iterable[Run]) -> list[Work]:
+    """Each run once, as `run_trials` takes it."""
+    once = {run.id: run for run in runs}
+    return [Work(Trial.of(run), partial(run_planned, partial(plan_of, run))) for run in once.values()]
 
 
 @dataclass(frozen=True)
@@ -156,6 +235,17 @@ STUDIES: dict[str, StudyPlan] = {
 }
 
 
+MODULES = {  # studies that are modules of owlrl.experiments
+    "cheetah": "HalfCheetah forward and backward, SAC of Stable-Baselines3 (extras mujoco, sb3)",
+    "multi_mnist": "two digits in an image, a task for each: EWC and GEM, one head and two (--data)",
+    "paper": "every cell of the paper's tables at its settings and length: many hours, resumable",
+    "thousand": "a thousand hidden goals in one pass, the reference SAC: score, cost and memory over tasks",
+    "reacher": "Reacher with four goals, DQN of Stable-Baselines3 (extras benchmarks, mujoco, sb3)",
+    "treasure": "Deep Sea Treasure and a fruit tree, rewards weighted in several ways (extra benchmarks)",
+    "minatar": "three games of MinAtar, one after the other, twice; owlrl's DQN (extra benchmarks)",
+}
+
+
 def study_runs(name: str, *, seeds: int, methods: Sequence[str] = (), frames: int | None = None) -> list[Run]:
     """The runs of a study for seeds 0 to ``seeds`` − 1, seed after seed.
 
@@ -170,7 +260,8 @@ def study_runs(name: str, *, seeds: int, methods: Sequence[str] = (), frames: in
     12
     """
     if name not in STUDIES:
-        raise OwlValueError(f"reproduce: name is {name!r}; expected one of {', '.join(STUDIES)}")
+        known = ", ".join([*STUDIES, *MODULES])
+        raise OwlValueError(f"reproduce: name is {name!r}; expected one of {known}")
     arguments = Arguments("reproduce")
     arguments.integer("seeds", seeds)
     arguments.integer("frames", frames, none=True)
@@ -184,32 +275,120 @@ def study_runs(name: str, *, seeds: int, methods: Sequence[str] = (), frames: in
     return [run for run in runs if not methods or run.method in methods]
 
 
-def study_table(runs: Sequence[Run], results: Iterable[Result]) -> str:
-    """Markdown tables of those runs that are among the results; single-task results there are a reference.
+def study_table(runs: Sequence[Run], trials: Iterable[Trial]) -> str:
+    """Markdown tables of those runs that are among the trials; single-task trials there are a reference.
 
-    >>> from owlrl.experiments import load_results, study_runs, study_table
-    >>> study_table(study_runs("sc3", seeds=1), load_results("nowhere"))
+    >>> from owlrl.experiments import load_trials, study_runs, study_table
+    >>> study_table(study_runs("sc3", seeds=1), load_trials("nowhere"))
     ''
     """
-    found = {result.run.id: result for result in results}
+    found = {trial.id: trial for trial in trials if trial.run is not None}
     there = [found[run.id] for run in runs if run.id in found]
     return markdown_tables(there, reference=found.values())
+
+
+class Part(NamedTuple):
+    """A part of a study: trials that lie in one directory, and the text that tells what came of them.
+
+    Attributes:
+        directory: below the output; empty for the output itself.
+        work: the trials, and what does them.
+        show: called with the finished ones, with what went wrong in others, and with the directory.
+        check: called before anything is done, if something is to be done; it raises what stands against it.
+    """
+
+    directory: str
+    work: list[Work]
+    show: Callable[[list[Trial], Errors, Path], str]
+    check: Callable[[], object] = lambda: None
+
+
+def study_parts(
+    name: str, *, seeds: int | None = None, methods: Sequence[str] = (), **more: Any
+) -> list[Part]:
+    """What a study is made of, nothing of it run.
+
+    Args:
+        name: a key of ``STUDIES`` or ``MODULES``.
+        seeds: how many; the study's own number if left out, 3 for those on levels.
+        methods: only these; empty for all that the study has.
+        more: ``frames`` per task, instead of the study's own, and ``data``, a folder, for a study that needs
+            one; None is as if it was left out.
+
+    >>> from owlrl.experiments.studies import study_parts
+    >>> [(part.directory, len(part.work)) for part in study_parts("treasure", seeds=1)]
+    [('treasure/deep-sea', 4), ('treasure/fruit-tree', 4), ('treasure/resources', 0)]
+    """
+    chosen: dict[str, Any] = {key: value for key, value in more.items() if value is not None}
+    if methods:
+        chosen["methods"] = tuple(methods)
+    if seeds is not None or name not in MODULES:
+        chosen["seeds"] = 3 if seeds is None else seeds
+    module = import_module(f"owlrl.experiments.{name}") if name in MODULES else None
+    make = partial(_levels, name) if module is None else getattr(module, "parts", partial(_file, module))
+    known = signature(make).parameters
+    if odd := [key for key in chosen if key not in known]:
+        raise OwlValueError(f"reproduce: {name} has no --{odd[0]}; leave it out")
+    found: list[Part] = make(**chosen)
+    return found
+
+
+def _levels(name: str, seeds: int, methods: Sequence[str] = (), frames: int | None = None) -> list[Part]:
+    runs = study_runs(name, seeds=seeds, methods=methods, frames=frames)
+    return [Part("", run_work(runs), lambda trials, errors, where: study_table(runs, load_trials(where)))]
+
+
+def _file(
+    module: Any, seeds: int | None = None, methods: Sequence[str] = (), frames: int | None = None
+) -> list[Part]:
+    """A module that is made like a file for `compare`."""
+    chosen = {"seeds": seeds, "methods": methods or None, "steps": frames}
+    work, said = file_work(module.__file__, **chosen)
+    note = said.get("note", "")
+    return [Part(module.__name__.rpartition(".")[2], work, partial(study_text, note=note))]
+
+
+def study_text(trials: list[Trial], errors: Errors, directory: Path, *, note: str = "") -> str:
+    """Table, verdicts and notes of a comparison, whose report goes into the directory as well."""
+    if not trials:
+        return "no run could be finished"
+    study = Study(trials, errors=errors, note=note)
+    return f"{study.table()}\n{report_text(study, directory)}"
+
+
+def report_text(study: Study, directory: Path) -> str:
+    """Verdicts and notes of a comparison, and where its report is, which is written.
+
+    Where the picture needs a library that is not there, it says so.
+    """
+    lines = [*map(str, study.verdicts()), "", *study.notes(), ""]
+    try:
+        lines.append(f"report: {study.report(directory / 'report.html')}")
+    except OwlStateError as error:
+        lines.append(f"no report: {error}")
+    return "\n".join(lines)
 
 
 def reproduce(
     name: str,
     directory: str | os.PathLike[str],
     *,
-    seeds: int = 3,
+    seeds: int | None = None,
     methods: Sequence[str] = (),
     frames: int | None = None,
-    jobs: int = 1,
-    backend: Backend = "loky",
-    scheduler: str | None = None,
-    progress: bool = True,
-    save_every: float = SAVE_EVERY,
-) -> tuple[str, list[Attempt]]:
-    """Do what a study still lacks and return its tables, and what was attempted now.
+    data: str | os.PathLike[str] | None = None,
+    **places: Any,
+) -> tuple[str, Errors]:
+    """Do what a study still lacks and return its tables, and what went wrong.
+
+    Args:
+        name: a key of ``STUDIES`` or ``MODULES``.
+        directory: of the results; studies that are modules have one of their own below it.
+        seeds: how many; the study's own number if left out, 3 for those on levels.
+        methods: only these; empty for all that the study has.
+        frames: per task, instead of the study's own.
+        data: folder of a data set, for a study that needs one.
+        places: ``jobs``, ``backend``, ``scheduler``, ``progress`` and ``save_every`` of `run_trials`.
 
     >>> from owlrl.experiments import reproduce
     >>> reproduce("sc3", "runs", seeds=0)
@@ -217,10 +396,16 @@ def reproduce(
     ...
     owlrl.errors.OwlValueError: reproduce: seeds is 0; expected an int >= 1
     """
-    runs = study_runs(name, seeds=seeds, methods=methods, frames=frames)
-    own = {result_path(directory, run) for run in runs}
-    for path in set(Path(directory).glob("*.jsonl")) - own:  # damaged files of these runs are run again
-        read_result(path)  # what is no result is refused now, not after hours
-    where: dict[str, Any] = {"jobs": jobs, "backend": backend, "scheduler": scheduler}
-    attempts = run_all(runs, directory, progress=progress, save_every=save_every, **where)
-    return study_table(runs, load_results(directory)), attempts
+    texts, failed = list[str](), Errors()
+    parts = study_parts(name, seeds=seeds, methods=methods, frames=frames, data=data)
+    for part in parts:
+        where = Path(directory) / part.directory
+        own = {where / f"{work.trial.id}.jsonl" for work in part.work}
+        for path in set(where.glob("*.jsonl")) - own:  # damaged files of these runs are run again
+            Trial.read(path)  # what is no result is refused now, not after hours
+        if len(kept_trials([work.trial for work in part.work], where)) < len(part.work):
+            part.check()
+        trials, errors = run_trials(part.work, output=where, where="reproduce", **places)
+        texts.append(part.show(trials, errors, where))
+        failed += errors
+    return "\n".join(texts), failed

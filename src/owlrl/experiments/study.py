@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import csv
-import hashlib
 import io
 import json
 import math
 import os
-import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,93 +22,18 @@ from owlrl.experiments import _html
 from owlrl.experiments.methods import GIVEN, RANDOM, UNKNOWN, UNTRAINED
 from owlrl.experiments.metrics import forgetting, forward_transfer, iqm_over_seeds, stratified_bootstrap
 from owlrl.experiments.plots import count, draw_study
-from owlrl.experiments.results import read_lines, write_lines
+from owlrl.experiments.results import Trial, When
 from owlrl.experiments.summary import Estimate
 from owlrl.experiments.tables import DASH, table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Study", "Trial", "Verdict", "studies_of"]
+__all__ = ["Study", "Verdict", "studies_of"]
 
-FORMAT = "owlrl-compare-1"
 KEPT = 0.8  # of what was there, above random actions: less is forgotten, or not recognised
 LEARNED = 0.5  # of what the model learns alone: less is not learned
 FloatArray = npt.NDArray[np.float64]
-When = Literal["right after", "final"]
-Row = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One seed of one method: what was run, and what came of it.
-
-    Attributes:
-        method: its name.
-        seed: of everything.
-        settings: ``tasks`` (names), ``steps`` of each, ``rounds``, ``eval_every``, ``eval_episodes``.
-        source: the fingerprint of model, tasks and method.
-        about: the method in a few words.
-        modes: how it acts: "given" the task, with the task "unknown", or both.
-        rows: of kind "training", "score" and "curve".
-        info: versions, when it was started, seconds.
-
-    >>> from owlrl.experiments import Trial
-    >>> Trial("owl, my way", 3, {"tasks": ["left"]}).id
-    'owl-my-way-s3-1d2bce32'
-    """
-
-    method: str
-    seed: int
-    settings: dict[str, Any]
-    source: str = ""
-    about: str = ""
-    modes: tuple[str, ...] = (UNKNOWN,)
-    rows: Sequence[Row] = ()
-    info: Mapping[str, Any] | None = None
-
-    @property
-    def id(self) -> str:
-        """Method, seed and eight digits over the method's name and the settings: the name of its file."""
-        text = json.dumps([self.method, self.settings], sort_keys=True)
-        return f"{slug(self.method)}-s{self.seed}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
-
-    def write(self, directory: str | os.PathLike[str]) -> Path:
-        """Write it to its file, as a whole or not at all."""
-        path = Path(directory) / f"{self.id}.jsonl"
-        names = ("method", "seed", "settings", "source", "about", "modes", "info")
-        head = {"format": FORMAT, **{name: getattr(self, name) for name in names}}
-        write_lines(path, head, self.rows)
-        return path
-
-    @classmethod
-    def read(cls, path: str | os.PathLike[str]) -> Trial:
-        """What `write` wrote; a ``ValueError`` says why it cannot be read."""
-        try:
-            head, rows = read_lines(path, FORMAT)
-            known = {name: head[name] for name in ("method", "seed", "settings", "source", "about", "info")}
-            return cls(**known, modes=tuple(head["modes"]), rows=rows)
-        except (ValueError, KeyError, TypeError) as error:
-            raise OwlValueError(f"Trial.read: {path} is no result of compare ({error})") from error
-
-    def scores(self, when: When, mode: str) -> list[float]:
-        """A mean return per task, NaN where it could not act; "right after" its last training, or "final"."""
-        visits = [row["task"] for row in self.rows if row["kind"] == "training"]
-        found = {
-            (row["visit"], row["task"]): row["mean_return"]
-            for row in self.rows
-            if row["kind"] == "score" and row["mode"] == mode
-        }
-        last = {task: visit for visit, task in enumerate(visits)}
-        when_of = {
-            task: len(visits) - 1 if when == "final" else last[task] for task in self.settings["tasks"]
-        }
-        return [found.get((when_of[task], task), float("nan")) for task in self.settings["tasks"]]
-
-    def select(self, kind: str, **values: object) -> list[Row]:
-        """The rows of a kind whose fields have the given values."""
-        rows = [row for row in self.rows if row["kind"] == kind]
-        return [row for row in rows if all(row.get(name) == value for name, value in values.items())]
 
 
 class Verdict(NamedTuple):
@@ -179,10 +102,9 @@ class Study:
         """The study whose trials a directory has; where there are several, the one that was run last."""
         trials = []
         for path in sorted(Path(directory).glob("*.jsonl")):
-            try:
+            with suppress(OwlError):  # of another kind
                 trials.append(Trial.read(path))
-            except OwlError:
-                continue  # of another kind
+        trials = [trial for trial in trials if trial.run is None]
         if not trials:
             raise OwlValueError(f"Study.load: {directory} has no results of compare")
         newest = max(trials, key=lambda trial: (trial.info or {}).get("started", 0.0))
@@ -213,8 +135,8 @@ class Study:
         trials = self._of(method)
         found = np.full((len(trials), len(self.visits), len(self.tasks)), np.nan)
         for k, trial in enumerate(trials):
-            for row in trial.select("score", mode=chosen):
-                found[k, row["visit"], self.tasks.index(row["task"])] = row["mean_return"]
+            for row in trial.select("score", mode=chosen, set=None):
+                found[k, row["visit"], self.tasks.index(row["task"])] = row[trial.measure]
         return found
 
     def matrix(self, method: str, *, mode: str | None = None) -> FloatArray:
@@ -408,7 +330,7 @@ class Study:
             points = []
             for trial in self._of(method):
                 curve = trial.select("curve", visit=visit, task=task)
-                points += [(row["step"], (row["mean_return"] - low) / (high - low)) for row in curve]
+                points += [(row["step"], (row[trial.measure] - low) / (high - low)) for row in curve]
             found[task] = points
         return found
 
@@ -522,16 +444,6 @@ class Study:
             DASH if not sought else f"{self.steps_to_find(method) or 0.0:.1f}",
             DASH if method == RANDOM.name else f"{self.seconds(method):.0f}",
         ]
-
-
-def slug(text: str) -> str:
-    """A text as a part of a file's name.
-
-    >>> from owlrl.experiments.study import slug
-    >>> slug("owl, my way")
-    'owl-my-way'
-    """
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:40]
 
 
 def studies_of(trials: Iterable[Trial]) -> list[Study]:

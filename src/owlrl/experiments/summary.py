@@ -21,7 +21,7 @@ from owlrl.experiments.metrics import (
     stratified_bootstrap,
 )
 from owlrl.experiments.policies import ORACLE
-from owlrl.experiments.results import Result
+from owlrl.experiments.results import SEEN, Trial
 
 __all__ = ["Estimate", "Group", "Quartiles", "group_by_run", "single_task_scores"]
 
@@ -73,21 +73,23 @@ class Quartiles(NamedTuple):
 
 @dataclass(frozen=True)
 class Group:
-    """Results of one run with several seeds; not all of them need have been asked unseen levels.
+    """Trials of one run with several seeds; not all of them need have been asked unseen levels.
 
-    >>> from owlrl.experiments import Result, Run
+    >>> from owlrl.experiments import Run, Trial
     >>> from owlrl.experiments.summary import Group
-    >>> row = {"kind": "evaluation", "policy": "oracle", "set": "seen", "task": "a", "success": 1.0}
-    >>> Group((Result(Run("SC2"), [row], {}),)).scores("oracle")
+    >>> row = {"kind": "score", "visit": 0, "mode": "oracle", "task": "a", "success": 1.0}
+    >>> Group((Trial.of(Run("SC2"), [row]),)).scores("oracle")
     array([[1.]])
     """
 
-    results: tuple[Result, ...]
+    trials: tuple[Trial, ...]
 
     @property
     def run(self) -> Run:
-        """The run, with the seed of the first result."""
-        return self.results[0].run
+        """The run, with the seed of the first trial."""
+        run = self.trials[0].run
+        assert run is not None
+        return run
 
     @property
     def label(self) -> str:
@@ -95,87 +97,96 @@ class Group:
         strength = "" if self.run.strength is None else f" ({self.run.strength:g})"
         return f"{self.run.method}{strength}"
 
-    def policies(self, label: str = "seen") -> list[str]:
-        """What all results that were evaluated on a set were evaluated with there."""
-        every = ([row["policy"] for row in r.select("evaluation", set=label)] for r in self.results)
-        found = [policies for policies in every if policies]
-        first = dict.fromkeys(found[0]) if found else ()
-        return [policy for policy in first if all(policy in policies for policies in found)]
+    def modes(self, label: str = SEEN) -> list[str]:
+        """What all trials that were evaluated on a set were evaluated with there."""
+        found = [modes for t in self.trials if (modes := {row["mode"]: 0 for row in t.final(label=label)})]
+        return [mode for mode in found[0] if all(mode in modes for modes in found)] if found else []
 
-    def scores(self, policy: str, *, label: str = "seen") -> FloatArray:
+    def scores(self, mode: str, *, label: str = SEEN) -> FloatArray:
         """Share of episodes that succeeded, or mean return with continuous actions, (seeds, tasks)."""
-        rows = [result.select("evaluation", policy=policy, set=label) for result in self.results]
+        rows = [trial.final(mode, label=label) for trial in self.trials]
         return np.array([[row[self.run.measure] for row in of_seed] for of_seed in rows if of_seed])
 
-    def mean_of(self, field: str, policy: str) -> float:
-        """Mean over seeds and tasks of another field of the evaluations, e.g. "identified"."""
-        found = [
-            row[field] for r in self.results for row in r.select("evaluation", policy=policy) if field in row
-        ]
+    def mean_of(self, field: str, mode: str) -> float:
+        """Mean over seeds and tasks of another field of the evaluations, e.g. "found"."""
+        rows = [row for trial in self.trials for row in trial.final(mode)]
+        found = [row[field] for row in rows if row.get(field) is not None]
         return float(np.mean(found)) if found else float("nan")
 
-    def estimate(self, policy: str, *, label: str = "seen") -> Estimate:
+    def estimate(self, mode: str, *, label: str = SEEN) -> Estimate:
         """Interquartile mean over seeds of the mean over tasks, with its interval."""
-        scores = self.scores(policy, label=label)
+        scores = self.scores(mode, label=label)
         interval = stratified_bootstrap(scores) if len(scores) > 1 else None
         return Estimate(float(iqm_over_seeds(scores)), interval)
 
-    def quartiles(self, policy: str, *, label: str = "seen") -> Quartiles:
+    def quartiles(self, mode: str, *, label: str = SEEN) -> Quartiles:
         """Over seeds, of the mean over tasks."""
-        return Quartiles.of(self.scores(policy, label=label).mean(axis=1))
+        return Quartiles.of(self.scores(mode, label=label).mean(axis=1))
 
-    def cumulative(self, policy: str) -> Quartiles | None:
-        """Of the cumulative performance; None if the policy was not followed through training."""
-        curves = [_curve(result, policy) for result in self.results]
-        return Quartiles.of([cumulative_performance(curve) for curve in curves]) if all(curves) else None
+    def cumulative(self, mode: str) -> Quartiles | None:
+        """Of the cumulative performance; None if the mode was not followed through training."""
+        courses = self._courses(mode)
+        return Quartiles.of([cumulative_performance(rows) for rows in courses]) if courses else None
 
-    def after_each_task(self, policy: str) -> Quartiles | None:
-        """Of the mean over the ends of all trainings; None if the policy was not asked there."""
-        curves = [_at_ends(_curve(result, policy), result) for result in self.results]
-        return Quartiles.of([cumulative_performance(curve) for curve in curves]) if all(curves) else None
+    def after_each_task(self, mode: str) -> Quartiles | None:
+        """Of the mean over the ends of all trainings; None if the mode was not asked there."""
+        ends = set(self.trials[0].starts()[1:])
+        courses = [[row for row in rows if row[0] in ends] for rows in self._courses(mode)]
+        return Quartiles.of([cumulative_performance(rows) for rows in courses]) if courses else None
 
     def forgetting(self) -> float | None:
         """Mean over seeds, with the task given; None if training was not followed."""
-        if not all(_curve(result, ORACLE) for result in self.results):
-            return None
-        return float(np.mean([forgetting(_curve(r, ORACLE), _spans(r)) for r in self.results]))
+        pairs = zip(self._courses(ORACLE), self.trials, strict=False)
+        lost = [forgetting(rows, trial.spans()) for rows, trial in pairs]
+        return float(np.mean(lost)) if lost else None
 
     def forward_transfer(self, alone: dict[str, float]) -> float | None:
         """Mean over seeds; None if a task was not trained alone, or if training was not followed."""
-        tasks = set(_first_spans(self.results[0]))
+        tasks = set(self.trials[0].spans(0))
         if not tasks or not tasks <= set(alone):
             return None
-        gains = [forward_transfer(_curve(r, ORACLE), _first_spans(r), alone) for r in self.results]
-        return float(np.mean(gains))
+        pairs = zip(self._courses(ORACLE), self.trials, strict=False)
+        gains = [forward_transfer(rows, trial.spans(0), alone) for rows, trial in pairs]
+        return float(np.mean(gains)) if gains else None
 
-    def failures(self, policy: str) -> float | None:
+    def _courses(self, mode: str) -> list[list[tuple[int, str, float]]]:
+        """What each trial was scored in training; nothing if one was not asked at the end of each task."""
+        found = [trial.course(mode) for trial in self.trials]
+        ends = [set(trial.starts()[1:]) for trial in self.trials]
+        asked = [end and end <= {row[0] for row in rows} for rows, end in zip(found, ends, strict=True)]
+        return found if all(asked) else []
+
+    def failures(self, mode: str) -> float | None:
         """Mean failed episodes in a row of them with kept evidence; None if that was not evaluated."""
-        rows = [row for result in self.results for row in result.select("in-a-row", policy=policy)]
+        rows = [row for trial in self.trials for row in trial.select("in-a-row", mode=mode)]
         return float(np.mean([row["failures"] for row in rows])) if rows else None
 
     def minutes(self) -> float | None:
         """How long a core was busy with training and evaluation, mean over seeds; None if not measured."""
-        if not all("cpu_seconds" in result.info for result in self.results):
+        infos = [trial.info or {} for trial in self.trials]
+        if not all("cpu_seconds" in info for info in infos):
             return None
-        return float(np.mean([r.info["cpu_seconds"] for r in self.results])) / 60.0
+        return float(np.mean([info["cpu_seconds"] for info in infos])) / 60.0
 
 
-def group_by_run(results: Iterable[Result]) -> list[Group]:
-    """Put results together whose runs differ by the seed and unseen levels only, in the order they come.
+def group_by_run(trials: Iterable[Trial]) -> list[Group]:
+    """Put trials together whose runs differ by the seed and unseen levels only, in the order they come.
 
-    >>> from owlrl.experiments import Result, Run
+    >>> from owlrl.experiments import Run, Trial
     >>> from owlrl.experiments.summary import group_by_run
-    >>> results = [Result(Run("SC2", seed=k % 2, rounds=1 + k // 2), [], {}) for k in range(4)]
-    >>> [len(group.results) for group in group_by_run(results)]
+    >>> trials = [Trial.of(Run("SC2", seed=k % 2, rounds=1 + k // 2)) for k in range(4)]
+    >>> [len(group.trials) for group in group_by_run(trials)]
     [2, 2]
     """
-    groups: dict[str, dict[int, Result]] = {}
-    for result in results:
-        key = json.dumps(replace(result.run, seed=0, unseen=()).to_json(), sort_keys=True)
-        seeds = groups.setdefault(key, {})
-        other = seeds.setdefault(result.run.seed, result)
-        if len(result.run.unseen) > len(other.run.unseen):  # the same training, asked more
-            seeds[result.run.seed] = result
+    groups: dict[str, dict[int, Trial]] = {}
+    for trial in trials:
+        run = trial.run
+        if run is None:
+            continue
+        key = json.dumps(replace(run, seed=0, unseen=()).to_json(), sort_keys=True)
+        other = groups.setdefault(key, {}).setdefault(run.seed, trial)
+        if len(run.unseen) > len(other.run.unseen if other.run else ()):  # the same training, asked more
+            groups[key][run.seed] = trial
     return [Group(tuple(found[seed] for seed in sorted(found))) for found in groups.values()]
 
 
@@ -191,30 +202,11 @@ def single_task_scores(groups: Sequence[Group], like: Run) -> dict[str, float]:
     """
     found = {}
     for group in sorted(groups, key=lambda group: group.run.method == like.method):
-        run = group.run
-        spans = _spans(group.results[0])
+        run, spans = group.run, group.trials[0].spans()
         same = all(getattr(run, name) == getattr(like, name) for name in BASE)
         if len(spans) == 1 and run.rounds == 1 and same:
             (task,) = spans
             if run.frames_of(task) == like.frames_of(task):
-                scores = [mean_score(_curve(r, ORACLE), task, _spans(r)[task]) for r in group.results]
+                scores = [mean_score(t.course(ORACLE), task, t.spans()[task]) for t in group.trials]
                 found[task] = float(np.mean(scores))
     return found
-
-
-def _curve(result: Result, policy: str) -> list[tuple[int, str, float]]:
-    return [(row["step"], row["task"], row["score"]) for row in result.select("score", policy=policy)]
-
-
-def _at_ends(curve: list[tuple[int, str, float]], result: Result) -> list[tuple[int, str, float]]:
-    ends = {row["end"] for row in result.select("training")}
-    return [row for row in curve if row[0] in ends]
-
-
-def _spans(result: Result) -> dict[str, tuple[int, int]]:
-    """The last training of each task."""
-    return {row["task"]: (row["start"], row["end"]) for row in result.select("training")}
-
-
-def _first_spans(result: Result) -> dict[str, tuple[int, int]]:
-    return {row["task"]: (row["start"], row["end"]) for row in result.select("training", round=0)}

@@ -10,7 +10,7 @@ import numpy as np
 from owlrl.envs.pendulum import angle_from
 from owlrl.experiments.metrics import regret
 from owlrl.experiments.policies import ORACLE
-from owlrl.experiments.results import Result
+from owlrl.experiments.results import SEEN, Trial
 from owlrl.experiments.summary import Group, group_by_run, single_task_scores
 
 __all__ = ["markdown_tables", "result_text", "sections"]
@@ -34,19 +34,18 @@ SUCCESS = ("seeds", "success", "worst seed")
 WIDEST = 12  # tasks side by side in a plain table
 
 
-def markdown_tables(results: Iterable[Result], *, reference: Iterable[Result] = ()) -> str:
-    """All that the results say: IQM with 95 % interval, worst seed and task, the numbers the paper has.
+def markdown_tables(trials: Iterable[Trial], *, reference: Iterable[Trial] = ()) -> str:
+    """What trials of our own runs say: IQM with 95 % interval, worst seed and task, the paper's numbers.
 
     Args:
-        results: what the tables are about.
-        reference: results among which tasks trained alone are looked for, for forward transfer.
+        trials: what the tables are about.
+        reference: trials among which tasks trained alone are looked for, for forward transfer.
 
-    >>> from owlrl.experiments import Result, Run
+    >>> from owlrl.experiments import Run, Trial
     >>> from owlrl.experiments.tables import markdown_tables
-    >>> rows = [{"kind": "evaluation", "policy": "oracle", "set": "seen", "task": "a", "success": 1.0},
-    ...         {"kind": "training", "round": 0, "task": "a", "start": 0, "end": 9},
-    ...         {"kind": "score", "step": 9, "task": "a", "policy": "oracle", "score": 1.0}]
-    >>> text = markdown_tables([Result(Run("SC2", frames=9), rows, {})])
+    >>> rows = [{"kind": "training", "visit": 0, "task": "crossroads-0"},
+    ...         {"kind": "score", "visit": 0, "mode": "oracle", "task": "crossroads-0", "success": 1.0}]
+    >>> text = markdown_tables([Trial.of(Run("Crossroads-2", frames=9), rows)])
     >>> for line in text.splitlines()[4:7]:
     ...     print(line)
     | method | policy | seeds | success | worst seed | worst task | right head | steps | regret |
@@ -54,63 +53,64 @@ def markdown_tables(results: Iterable[Result], *, reference: Iterable[Result] = 
     | owl-memory | oracle | 1 | 1.00 | 1.00 | 1.00 | – | – | – |
     """
     alone = group_by_run(reference)
-    return "\n".join(_section(title, groups, alone) for title, groups in sections(results).items())
+    return "\n".join(_section(title, groups, alone) for title, groups in sections(trials).items())
 
 
-def sections(results: Iterable[Result]) -> dict[str, list[Group]]:
-    """Results by what was trained, under a title that says it; seeds of one run together.
+def sections(trials: Iterable[Trial]) -> dict[str, list[Group]]:
+    """Trials by what was trained, under a title that says it; seeds of one run together.
 
-    >>> from owlrl.experiments import Result, Run
+    >>> from owlrl.experiments import Run, Trial
     >>> from owlrl.experiments.tables import sections
-    >>> results = [Result(Run("SC2", method=method), [], {}) for method in ("owl", "owl-memory")]
-    >>> {title: len(groups) for title, groups in sections(results).items()}
+    >>> trials = [Trial.of(Run("SC2", method=method)) for method in ("owl", "owl-memory")]
+    >>> {title: len(groups) for title, groups in sections(trials).items()}
     {'SC2: 190000 frames per task': 2}
     """
     found: dict[str, list[Group]] = {}
-    for group in group_by_run(results):
+    for group in group_by_run(trials):
         found.setdefault(_title(group), []).append(group)
     return found
 
 
-def result_text(result: Result) -> str:
-    """One result as plain tables: share of episodes solved (or mean return), per policy and task.
+def result_text(trial: Trial) -> str:
+    """One trial as plain tables: share of episodes solved (or mean return), per mode and task.
 
     Other sets than the tasks that were trained follow, and failures in a row of episodes.
 
-    >>> from owlrl.experiments import Result, Run
+    >>> from owlrl.experiments import Run, Trial
     >>> from owlrl.experiments.tables import result_text
-    >>> row = {"kind": "evaluation", "policy": "oracle", "set": "seen", "task": "left", "success": 0.5}
-    >>> print(result_text(Result(Run("SC2"), [row], {})))
+    >>> row = {"kind": "score", "visit": 0, "mode": "oracle", "task": "left", "success": 0.5}
+    >>> print(result_text(Trial.of(Run("SC2"), [row])))
                               left      mean
     oracle                    0.50      0.50
     """
-    labels = dict.fromkeys(["seen", *(row["set"] for row in result.select("evaluation"))])
-    texts = [(label, _set_text(result, label)) for label in labels]
+    labels = dict.fromkeys([SEEN, *(row.get("set", SEEN) for row in trial.select("score"))])
+    texts = [(label, _set_text(trial, label)) for label in labels]
     failures: dict[str, list[float]] = {}
-    for row in result.select("in-a-row"):
-        failures.setdefault(row["policy"], []).append(row["failures"])
+    for row in trial.select("in-a-row"):
+        failures.setdefault(row["mode"], []).append(row["failures"])
     if failures:
-        lines = [f"{policy:20}{sum(found) / len(found):10.2f}" for policy, found in failures.items()]
-        texts.append((f"failures in {result.run.consecutive} episodes in a row", "\n".join(lines)))
-    return "\n\n".join(text if label == "seen" else f"{label}:\n{text}" for label, text in texts if text)
+        times = len(trial.select("in-a-row")[0]["by_episode"])
+        lines = [f"{mode:20}{sum(found) / len(found):10.2f}" for mode, found in failures.items()]
+        texts.append((f"failures in {times} episodes in a row", "\n".join(lines)))
+    return "\n\n".join(text if label == SEEN else f"{label}:\n{text}" for label, text in texts if text)
 
 
-def _set_text(result: Result, label: str) -> str:
-    rows = result.select("evaluation", set=label)
+def _set_text(trial: Trial, label: str) -> str:
+    rows = trial.final(label=label)
     if not rows:
         return ""
     tasks = list(dict.fromkeys(row["task"] for row in rows))
     shown = tasks if len(tasks) <= WIDEST else []  # of a hundred levels the mean will do
     width = max(10, *(len(task) + 2 for task in tasks))
-    policies = list(dict.fromkeys(row["policy"] for row in rows))
-    first = max(20, *(len(policy) for policy in policies))
+    modes = list(dict.fromkeys(row["mode"] for row in rows))
+    first = max(20, *(len(mode) for mode in modes))
     lines = [" " * first + "".join(f"{task:>{width}}" for task in shown) + "      mean"]
-    for policy in policies:
-        scores = {row["task"]: row[result.run.measure] for row in rows if row["policy"] == policy}
+    for mode in sorted(modes, key=lambda mode: (*trial.modes, mode).index(mode)):
+        scores = {row["task"]: row[trial.measure] for row in rows if row["mode"] == mode}
         cells = "".join(
             f"{scores[task]:{width}.2f}" if task in scores else f"{DASH:>{width}}" for task in shown
         )
-        lines.append(f"{policy:{first}}{cells}{sum(scores.values()) / len(scores):10.2f}")
+        lines.append(f"{mode:{first}}{cells}{sum(scores.values()) / len(scores):10.2f}")
     return "\n".join(lines)
 
 
@@ -127,9 +127,13 @@ def _title(group: Group) -> str:
 def _section(title: str, groups: Sequence[Group], alone: Sequence[Group]) -> str:
     if groups[0].run.control:
         return control_section(title, groups, alone)
-    unseen = dict.fromkeys(text for group in groups for result in group.results for text in result.run.unseen)
+    unseen = dict.fromkeys(text for group in groups for trial in group.trials for text in _unseen_of(trial))
     parts = [_acting(groups), _learning(groups, alone), *(_unseen(groups, label) for label in unseen)]
     return f"### {title}\n\n" + "\n".join(part for part in parts if part)
+
+
+def _unseen_of(trial: Trial) -> tuple[str, ...]:
+    return () if trial.run is None else trial.run.unseen
 
 
 def _acting(groups: Sequence[Group]) -> str:
@@ -138,10 +142,10 @@ def _acting(groups: Sequence[Group]) -> str:
     last = [f"failures in {in_a_row}"] if in_a_row else []
     rows = []
     for group in groups:
-        for policy in group.policies():
+        for policy in group.modes():
             worst_task = f"{group.scores(policy).min():.2f}"
             found = [*_identification(group, policy), *(number(group.failures(policy)) for _ in last)]
-            rows.append([group.label, policy, *_over_seeds(group, policy, "seen"), worst_task, *found])
+            rows.append([group.label, policy, *_over_seeds(group, policy, SEEN), worst_task, *found])
     about = (
         "Share of episodes that succeed, mean over tasks: interquartile mean over seeds [95 % stratified "
         "bootstrap], the worst seed, and the worst task of any seed. Then means: right head at the end, "
@@ -160,11 +164,11 @@ def _over_seeds(group: Group, policy: str, label: str) -> list[str]:
 
 
 def _identification(group: Group, policy: str) -> list[str]:
-    if policy.startswith(ORACLE) or ORACLE not in group.policies():
+    if policy.startswith(ORACLE) or ORACLE not in group.modes():
         return [DASH] * 3
     return [
-        f"{group.mean_of('identified', policy):.2f}",
-        f"{group.mean_of('steps_to_identify', policy):.1f}",
+        f"{group.mean_of('found', policy):.2f}",
+        f"{group.mean_of('steps', policy):.1f}",
         f"{regret(group.scores(ORACLE), group.scores(policy)):.2f}",
     ]
 
@@ -181,7 +185,7 @@ def _learning(groups: Sequence[Group], alone: Sequence[Group]) -> str:
     for group in groups:
         cells = []
         for policy in FOLLOWED:
-            cells.append(str(group.quartiles(policy)) if policy in group.policies() else DASH)
+            cells.append(str(group.quartiles(policy)) if policy in group.modes() else DASH)
             if policy == ORACLE:
                 cells.append(str(group.cumulative(policy) or DASH))
             cells.append(str(group.after_each_task(policy) or DASH))
@@ -199,7 +203,7 @@ def _unseen(groups: Sequence[Group], label: str) -> str:
     rows = [
         (group.label, policy, *_over_seeds(group, policy, label))
         for group in groups
-        for policy in group.policies(label)
+        for policy in group.modes(label)
     ]
     return f"{about}\n\n{table(('method', 'policy', *SUCCESS), rows)}" if rows else ""
 
@@ -218,20 +222,20 @@ def control_section(title: str, groups: Sequence[Group], alone: Sequence[Group] 
     Args:
         title: what was trained.
         groups: the methods.
-        alone: results among which tasks that were trained by themselves are looked for.
+        alone: groups among which tasks that were trained by themselves are looked for.
 
-    >>> from owlrl.experiments import Result, Run
+    >>> from owlrl.experiments import Run, Trial
     >>> from owlrl.experiments.tables import control_section
     >>> from owlrl.experiments.summary import Group
-    >>> row = {"kind": "evaluation", "set": "seen", "policy": "oracle", "task": "pendulum+90",
+    >>> row = {"kind": "score", "visit": 0, "mode": "oracle", "task": "pendulum+90",
     ...        "mean_return": -300.0, "final_angles": [156.0, 157.0]}
-    >>> result = Result(Run("owlrl/Pendulum-v0:90"), [row], {})
-    >>> print(control_section("one task", [Group((result,))]).splitlines()[-1])
+    >>> trial = Trial.of(Run("owlrl/Pendulum-v0:90"), [row])
+    >>> print(control_section("one task", [Group((trial,))]).splitlines()[-1])
     | owl-memory | oracle | 1 | -300.0 | -300.00 | – | – | – | +156° | – |
     """
     tasks = list(groups[0].run.specs)
     rows = [_separate(found, tasks)] if (found := _trained_alone(groups[0], tasks, alone)) else []
-    rows += [_row(group, policy, tasks) for group in groups for policy in group.policies()]
+    rows += [_row(group, policy, tasks) for group in groups for policy in group.modes()]
     header = ["method", "policy", "seeds", *tasks, "mean", "loss", "right head", "steps"]
     header += [f"angle, {task}" for task in tasks] + ["core-minutes per seed"]
     return f"### {title}\n\n{ABOUT}\n\n{table(header, rows)}"
@@ -239,16 +243,16 @@ def control_section(title: str, groups: Sequence[Group], alone: Sequence[Group] 
 
 def _row(group: Group, policy: str, tasks: Sequence[str]) -> list[str]:
     returns = group.scores(policy).mean(axis=0)
-    told = group.scores(ORACLE).mean() if ORACLE in group.policies() and policy != ORACLE else None
+    told = group.scores(ORACLE).mean() if ORACLE in group.modes() and policy != ORACLE else None
     loss = None if told is None else 100.0 * (told - returns.mean()) / abs(told)
     found = policy != ORACLE
     return [
-        *(group.label, policy, str(len(group.results))),
+        *(group.label, policy, str(len(group.trials))),
         *(f"{value:.1f}" for value in returns),
         str(group.estimate(policy)),
         DASH if loss is None else f"{loss:.1f} %",
-        number(group.mean_of("identified", policy) if found else None),
-        number(group.mean_of("steps_to_identify", policy) if found else None, 1),
+        number(group.mean_of("found", policy) if found else None),
+        number(group.mean_of("steps", policy) if found else None, 1),
         *(_angle(group, policy, task) for task in tasks),
         number(group.minutes(), 1),
     ]
@@ -259,7 +263,7 @@ def _separate(alone: dict[str, Group], tasks: Sequence[str]) -> list[str]:
     returns = [alone[task].scores(ORACLE).mean() for task in tasks]
     minutes = [alone[task].minutes() for task in tasks]
     return [
-        *("separately trained", ORACLE, str(min(len(alone[task].results) for task in tasks))),
+        *("separately trained", ORACLE, str(min(len(alone[task].trials) for task in tasks))),
         *(f"{value:.1f}" for value in returns),
         f"{np.mean(returns):.2f}",
         *(DASH, DASH, DASH),
@@ -273,7 +277,7 @@ def _angle(group: Group, policy: str, task: str) -> str:
 
     A mean would mislead: 23° and 157° are equally good for +90°, and some episodes end in either.
     """
-    rows = [row for result in group.results for row in result.select("evaluation", policy=policy, task=task)]
+    rows = [row for trial in group.trials for row in trial.final(policy) if row["task"] == task]
     every = np.array([angle for row in rows for angle in row["final_angles"]])
     apart = np.abs(angle_from(np.radians(every[:, None] - every), 0.0)).sum(axis=0)
     return f"{every[apart.argmin()]:+.0f}°"
@@ -286,7 +290,7 @@ def _trained_alone(like: Group, tasks: Sequence[str], groups: Sequence[Group]) -
         task: replace(like.run, tasks=f"{env_id}:{dict(spec.arguments)['angle']:g}").specs
         for task, spec in like.run.specs.items()
     }
-    same = [g for g in groups if _schedule(g) == _schedule(like) and ORACLE in g.policies()]
+    same = [g for g in groups if _schedule(g) == _schedule(like) and ORACLE in g.modes()]
     found = {task: group for task, specs in wanted.items() for group in same if group.run.specs == specs}
     return found if len(tasks) > 1 and set(found) == set(tasks) else None
 

@@ -7,11 +7,10 @@ goal, 0 the most that one policy can have in the mean over all goals; both are e
 
 from __future__ import annotations
 
-import json
+import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,18 +21,20 @@ import torch
 from owlrl import OwlWrapper, UniformSelector
 from owlrl._arguments import Arguments
 from owlrl.acting import run_episodes
-from owlrl.checkpoint import load_state, save_state, write_atomically
 from owlrl.envs import ReachVectorEnv, best_return, reach_goals, single_policy_bound
 from owlrl.errors import OwlValueError
-from owlrl.experiments._optional import optional
-from owlrl.experiments.keeping import SAVE_EVERY
+from owlrl.experiments.comparison import Work
+from owlrl.experiments.keeping import SAVE_EVERY, Keeper
 from owlrl.experiments.plots import new_figure, plain
+from owlrl.experiments.repeatable import repeatable
+from owlrl.experiments.results import Trial, environment
+from owlrl.experiments.studies import Part
 from owlrl.learners import SAC, SAC_FAST
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["draw_thousand", "run_thousand"]
+__all__ = ["draw_thousand", "looks"]
 
 COPIES = 16  # environments side by side in training
 FRAMES = 4_000  # per goal
@@ -52,7 +53,7 @@ SETTINGS = replace(
 METHODS = {
     "owl": "`OwlWrapper(agent)`, nothing else said",
     "frozen trunk": "the same heads on a trunk that stays as it was drawn at random",
-    "bare": "the agent without a wrapper",
+    "bare": "the agent without a wrapper; it starts over after an interruption",
 }
 Goals = npt.NDArray[np.float64]
 Scores = npt.NDArray[np.float64]
@@ -102,14 +103,13 @@ class _GivenHeads:
 
 @dataclass
 class _Run:
-    """One method with one seed: a line per look in ``path``, and the state beside it, so that it goes on."""
+    """One method with one seed; a row per look."""
 
     method: str
     seed: int
     goals: Goals  # all of the study, which a score of 0 is of
     count: int  # of them that are learned
     frames: int
-    path: Path
     rows: list[dict[str, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -117,64 +117,37 @@ class _Run:
         self.owl: OwlWrapper | None = None
         self.begun = _resident()
         if self.method != "bare":
-            self.owl = self._wrapped(OwlWrapper)
+            frozen: dict[str, Any] = {} if self.method == "owl" else {"regularizer": None}
+            self.owl = OwlWrapper(self.agent, **frozen)
+        self._freeze()
 
-    @property
-    def state(self) -> Path:
-        """Where the wrapper is kept while the run is not finished."""
-        return self.path.with_suffix(".owl")
-
-    def _wrapped(self, wrap: Callable[..., OwlWrapper]) -> OwlWrapper:
-        """The wrapper with all defaults; a trunk that is frozen needs no regularizer."""
-        if self.method == "owl":
-            return wrap(self.agent)
-        owl = wrap(self.agent, regularizer=None)
-        for network in owl.learner.networks.values():
-            for parameter in network.shared_parameters().values():
-                parameter.requires_grad_(False)
-        return owl
+    def _freeze(self) -> None:
+        """A trunk that is frozen needs no regularizer."""
+        if self.method == "frozen trunk" and self.owl is not None:
+            for network in self.owl.learner.networks.values():
+                for parameter in network.shared_parameters().values():
+                    parameter.requires_grad_(False)
 
     def _env(self, number: int) -> ReachVectorEnv:
         return ReachVectorEnv(COPIES, goal=self.goals[number])
 
-    def run(self, progress: Callable[[str], None]) -> list[dict[str, Any]]:
+    def run(self, keeper: Keeper, tell: Callable[[str, int], None]) -> list[dict[str, Any]]:
         """Learn all goals, or those that are left."""
-        looks, number = looks_at(self.count), self._resume()
-        spent, saved = {"learn": 0.0, "leave": 0.0}, time.monotonic()
-        while number < self.count:
+        kept, first = keeper.load(), 0
+        learner: Any = self.agent if self.owl is None else self.owl
+        if kept is not None:
+            first, self.rows = kept["number"], kept["rows"]
+            learner.load_state_dict(kept["learner"])
+            self._freeze()
+        spent = {"learn": 0.0, "leave": 0.0}
+        for number in range(first, self.count):
+            tell(f"{self.method}, seed {self.seed}: {number} of {self.count} goals", number * self.frames)
             self._learn(number, spent)
-            number += 1
-            if number in looks:
-                self.rows.append(self._look(number, spent))
-                lines = "".join(json.dumps(row) + "\n" for row in self.rows)
-                write_atomically(self.path, lines.encode("utf-8"))
-            if number in looks or time.monotonic() - saved > SAVE_EVERY:
-                self._save(number)
-                saved = time.monotonic()
-            progress(f"{self.method}, seed {self.seed}: {number} of {self.count} goals")
-        self.state.unlink(missing_ok=True)
+            if number + 1 in looks_at(self.count):
+                self.rows.append(self._look(number + 1, spent))
+            state = {"number": number + 1, "rows": self.rows}
+            keeper.tick(lambda state=state: {**state, "learner": learner.state_dict()})  # type: ignore[misc]
         return self.rows
-
-    def _save(self, done: int) -> None:
-        if self.owl is not None:
-            self.owl.save(self.state)
-        else:
-            save_state(self.state, {"done": done, "agent": self.agent.state_dict()})
-
-    def _resume(self) -> int:
-        """The goals that are learned already."""
-        if not self.state.exists():
-            return 0
-        if self.owl is None:
-            kept = load_state(self.state)
-            self.agent.load_state_dict(kept["agent"])
-            done = int(kept["done"])
-        else:
-            self.owl.unwrap()
-            self.owl = self._wrapped(partial(OwlWrapper.load, self.state))
-            done = len(self.owl.tasks)
-        self.rows = [row for row in read_rows([self.path]) if row["tasks"] <= done]
-        return done
 
     def _learn(self, number: int, spent: dict[str, float]) -> None:
         begun = time.process_time()
@@ -210,8 +183,9 @@ class _Run:
     def _kept(self) -> int:
         """Bytes of the file that `OwlWrapper.save` writes."""
         assert self.owl is not None
-        self.owl.save(self.state)
-        return self.state.stat().st_size
+        with tempfile.TemporaryDirectory() as directory:
+            self.owl.save(Path(directory) / "owl")
+            return (Path(directory) / "owl").stat().st_size
 
     def _given(self, number: int) -> Callable[[Any], Any]:
         if self.owl is None:
@@ -235,59 +209,76 @@ def looks_at(goals: int) -> list[int]:
     return sorted({k * 10**e for e in range(6) for k in (1, 2, 5) if k * 10**e < goals} | {goals})
 
 
-def run_thousand(
-    output: str | Path,
+def parts(
     *,
-    goals: int = 1_000,
-    frames: int = FRAMES,
+    seeds: int = 1,
     methods: Sequence[str] = tuple(METHODS),
-    seeds: Sequence[int] = (0,),
-    progress: Callable[[str], None] = lambda text: None,
-) -> list[dict[str, Any]]:
-    """Run the study; a rerun goes on.
+    frames: int = FRAMES,
+    goals: int = 1_000,
+) -> list[Part]:
+    """What `owlrl reproduce thousand` does.
 
     Args:
-        output: a directory; a run is a file of JSON lines in it.
-        goals: how many tasks; the methods beside owl learn 200 of them at most.
-        frames: per task.
-        methods: names of `METHODS`.
         seeds: of the agents, and of the goals.
-        progress: called with a line of text after each task.
+        methods: names of `METHODS`; those beside owl learn 200 goals at most.
+        frames: per task.
+        goals: how many tasks.
 
-    Returns:
-        One row per look of each run.
-
-    >>> from owlrl.experiments.thousand import run_thousand
-    >>> run_thousand("runs/thousand", methods=["ewc"])
+    >>> from owlrl.experiments.thousand import parts
+    >>> parts(methods=["ewc"])
     Traceback (most recent call last):
     ...
-    owlrl.errors.OwlValueError: run_thousand: methods has ['ewc']; expected some of ['owl', 'frozen trunk', \
+    owlrl.errors.OwlValueError: thousand: methods has ['ewc']; expected some of ['owl', 'frozen trunk', \
 'bare']
     """
-    arguments = Arguments("run_thousand")
+    arguments = Arguments("thousand")
     goals, frames = arguments.integer("goals", goals), arguments.integer("frames", frames, least=1_000)
     if unknown := sorted(set(methods) - set(METHODS)):
         arguments.problem(f"methods has {unknown}; expected some of {list(METHODS)}")
     arguments.check()
-    folder = Path(output)
-    folder.mkdir(parents=True, exist_ok=True)
-    rows: list[dict[str, Any]] = []
-    for seed in seeds:
+    work = []
+    for seed in range(seeds):
         for method in methods:
-            path = folder / f"{method.replace(' ', '-')}-{seed}.jsonl"
-            done = list(read_rows([path]))
             count = goals if method == "owl" else min(goals, CONTROLS)
-            if not done or done[-1]["tasks"] < count:
-                done = _Run(method, seed, reach_goals(goals, seed=seed), count, frames, path).run(progress)
-            rows += done
-    return rows
+            settings = {"tasks": [], "goals": goals, "frames": frames, "steps": {"goals": count * frames}}
+            work.append(Work(Trial(method, seed, settings, about=METHODS[method]), do_run))
+    return [Part("thousand", work, _show)]
 
 
-def read_rows(paths: Sequence[Path]) -> Iterator[dict[str, Any]]:
-    """The rows of these files, as far as they exist."""
-    for path in paths:
-        if path.exists():
-            yield from map(json.loads, path.read_text(encoding="utf-8").splitlines())
+def do_run(
+    trial: Trial,
+    *,
+    tell: Callable[[str, int], None] = lambda text, steps: None,
+    resume: Path | None = None,
+    save_every: float = SAVE_EVERY,
+    **options: Any,
+) -> Trial:
+    """One method with one seed; stopped, the same call goes on."""
+    goals, frames = trial.settings["goals"], trial.settings["frames"]
+    keeper = Keeper(resume, trial.id, seconds=save_every)
+    with repeatable(trial.seed):
+        run = _Run(
+            trial.method, trial.seed, reach_goals(goals, seed=trial.seed), trial.steps // frames, frames
+        )
+        rows = [{"kind": "look", **row} for row in run.run(keeper, tell)]
+    return replace(trial, rows=rows, info={**environment(), **keeper.times})
+
+
+def _show(trials: list[Trial], errors: Any, directory: Path) -> str:
+    rows = looks(trials)
+    if rows:
+        draw_thousand(rows).savefig(directory / "thousand.svg")
+    return f"{table(rows)}\n"
+
+
+def looks(trials: Iterable[Trial]) -> list[dict[str, Any]]:
+    """One row per look of each trial.
+
+    >>> from owlrl.experiments.thousand import looks
+    >>> looks([])
+    []
+    """
+    return [row for trial in trials for row in trial.select("look")]
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
@@ -342,24 +333,6 @@ def draw_thousand(rows: Sequence[dict[str, Any]]) -> Figure:
     for axes in (scores, cost, kept):
         plain(axes)
     return figure
-
-
-def reproduce(
-    output: Path, *, seeds: int = 1, jobs: int = 1, methods: tuple[str, ...] = (), frames: int | None = None
-) -> int:
-    """`owlrl reproduce thousand`: run it, print the table, draw the figure."""
-    bar = optional("tqdm", extra="cli", what="the study thousand").tqdm(unit=" goals")
-    rows = run_thousand(
-        output,
-        frames=frames or FRAMES,
-        methods=methods or tuple(METHODS),
-        seeds=range(seeds),
-        progress=lambda text: (bar.set_description(text), bar.update())[0],
-    )
-    bar.close()
-    print(table(rows))
-    draw_thousand(rows).savefig(output / "thousand.svg")
-    return 0
 
 
 def _summary(values: dict[str, Scores]) -> dict[str, dict[str, float]]:

@@ -7,7 +7,7 @@ separate policies are exact, and a DQN on the same tables stands between them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -19,8 +19,12 @@ import numpy as np
 from owlrl.envs import Table, TabulatedVectorEnv, tabulate
 from owlrl.envs.vector import FloatArray
 from owlrl.experiments._optional import optional
-from owlrl.experiments.comparison import compare
-from owlrl.learners import DQN, DQNConfig
+from owlrl.experiments.comparison import Work, run_planned
+from owlrl.experiments.plan import Plan
+from owlrl.experiments.presets import DENSE
+from owlrl.experiments.results import Trial
+from owlrl.experiments.studies import Errors, Part, study_text
+from owlrl.learners import DQN
 
 __all__: list[str] = []
 
@@ -116,44 +120,43 @@ def make(world: str, task: str) -> TabulatedVectorEnv:
 
 def make_model(env: Any, seed: int) -> DQN:
     """The reference DQN; one-step targets, and an update for every 4 steps."""
-    config = DQNConfig(
-        learning_rate=3e-3,
-        batch_size=64,
-        n_step=1,
-        update_every=4,
-        learning_starts=500,
-        epsilon=(1.0, 0.05),
-        epsilon_frames=15_000,
-        epsilon_waits=False,
-        buffer_size=20_000,
-        rewarded_share=0.0,
+    config = replace(
+        DENSE, learning_rate=3e-3, n_step=1, learning_starts=500, epsilon_frames=15_000, buffer_size=20_000
     )
     return DQN(env, config=config, seed=seed, device="cpu")
 
 
-def reproduce(
-    output: Path, *, seeds: int, jobs: int, methods: tuple[str, ...] = (), frames: int | None = None
-) -> int:
-    """Print what is exact of each world, and compare methods where it has something to learn."""
-    failed = 0
+def plan_of(world: str, seeds: int, methods: Sequence[str], frames: int | None) -> Plan:
+    """The comparison in a world."""
+    about = WORLDS[world]
+    return Plan.of(
+        make_model,
+        tasks={task: partial(make, world, task) for task in about.weights},
+        steps=frames or about.steps,
+        methods=methods,
+        seeds=seeds,
+        eval_episodes=COPIES,
+    )
+
+
+def parts(
+    *, seeds: int = 5, methods: Sequence[str] = ("bare", "alone", "owl"), frames: int | None = None
+) -> list[Part]:
+    """What is exact of each world, and a comparison of methods where there is something to learn."""
+    found = []
     for world, about in WORLDS.items():
-        separate, together = exact(world)
-        print(f"{world}: {bounds(separate, together)}\n")
-        if about.steps:
-            study = compare(
-                make_model,
-                tasks={task: partial(make, world, task) for task in about.weights},
-                steps=frames or about.steps,
-                methods=methods or ("bare", "alone", "owl"),
-                seeds=seeds,
-                eval_episodes=COPIES,
-                jobs=jobs,
-                output=output / world,
-                note=bounds(separate, together),
-            )
-            failed += len(study.errors)
-            print(f"{study.table()}\n")
-    return 1 if failed else 0
+        recall = partial(plan_of, world, seeds, methods, frames)
+        trials = recall().trials() if about.steps else []
+        work = [Work(trial, partial(run_planned, recall)) for trial in trials]
+        found.append(Part(f"treasure/{world}", work, partial(told, world)))
+    return found
+
+
+def told(world: str, trials: list[Trial], errors: Errors, directory: Path) -> str:
+    """What is exact, and what came of the comparison."""
+    note = bounds(*exact(world))
+    first = f"{world}: {note}\n\n"
+    return first + (study_text(trials, errors, directory, note=note) if trials or errors else "")
 
 
 def bounds(separate: Mapping[str, float], together: float) -> str:

@@ -5,22 +5,21 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections.abc import Callable, Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from typing import Any
 
-from owlrl.acting.episodes import run_episodes
 from owlrl.checkpoint import get_rng_state, set_rng_state
-from owlrl.describe.given import as_env
 from owlrl.errors import OwlStateError
 from owlrl.experiments.journal import Journal
 from owlrl.experiments.keeping import Keeper
-from owlrl.experiments.methods import Learned, Method
-from owlrl.experiments.models import Envs, Watch, greedy_policy, make_env, seed_env, share_statistics
+from owlrl.experiments.learned import Learned, Row
+from owlrl.experiments.methods import Method
+from owlrl.experiments.models import Envs, Watch, make_env, seed_env, share_statistics
 from owlrl.experiments.plan import EVALUATION, Plan
-from owlrl.experiments.study import Row
+from owlrl.experiments.repeatable import kept_generators
+from owlrl.experiments.results import MEASURES
 from owlrl.experiments.tensorboard import TensorBoard
-from owlrl.experiments.training import kept_generators
 
 __all__ = ["Visits"]
 
@@ -92,17 +91,22 @@ class Visits:
             if self._scored is None:
                 self._train(watch or _Look(self, task), number, task)
             watch = None
-            asked = [(other, mode) for other in self.plan.tasks for mode in self.learned.modes]
-            for other, mode in asked[self._scored :]:
+            for label, other, mode in self._asked(last=visit == len(every) - 1)[self._scored :]:
                 self.tell(f"{task}, evaluated in {other}", self.plan.steps[task])
-                row = self._score(other, mode)
-                if row is not None:
-                    self.rows.append(row)
-                    self.show(self.plan.steps[task], {f"score {mode}/{other}": row["mean_return"]})
+                self.rows += self._score(label, other, mode, last=visit == len(every) - 1)
                 self._scored = (self._scored or 0) + 1
                 self._keep(task)
             self._finish_curve(task)
             self._scored = None
+
+    def _asked(self, *, last: bool) -> list[tuple[str | None, str, str]]:
+        """What is evaluated after a visit: set (None for what is trained in), task and mode."""
+        learned = self.learned
+        modes = learned.modes if last or learned.followed is None else learned.followed
+        sets: dict[str | None, Mapping[str, Any]] = {None: self.plan.tasks}
+        if last:
+            sets |= self.plan.unseen  # type: ignore[arg-type]
+        return [(label, task, mode) for label, tasks in sets.items() for task in tasks for mode in modes]
 
     def tell(self, what: str, seen: int) -> None:
         """Say what is done, and how many steps of this visit are."""
@@ -220,7 +224,7 @@ class Visits:
         return False
 
     def _env(self, task: str) -> Any:
-        env = self.method.view(make_env(self.plan.tasks[task], self.seed))
+        env = self.method.view(make_env(self.plan.tasks[task], self.seed, training=True))
         self._made.append(env)
         return env
 
@@ -229,36 +233,52 @@ class Visits:
         seed_env(env, self.seed)
         return env
 
-    def _score(self, task: str, mode: str) -> Row | None:
-        """One evaluation, in a new environment; None if the method cannot act there yet."""
-        env = self.method.view(make_env(self.plan.tasks[task], self.seed))
-        share_statistics(self.envs[task], env)
-        with kept_generators(), closing(env):
-            found = self.learned.score(
-                env, task, mode=mode, episodes=self.plan.eval_episodes, seed=EVALUATION + self.seed
-            )
-        if found is None:
-            return None
-        returns = [float(number) for number in found.returns]
-        row = {"kind": "score", "visit": self._visit, "task": task, "mode": mode, "mean_return": found.mean}
-        return {**row, "returns": returns, "found": found.found, "steps": found.steps}
+    def _score(self, label: str | None, task: str, mode: str, *, last: bool) -> list[Row]:
+        """One evaluation, in a new environment; nothing if the method cannot act there yet."""
+        with self._evaluating(label, task) as asked:
+            found = self.learned.rows(*asked, mode=mode, last=last, **self._episodes)
+        for row in found:
+            if row["kind"] == "score" and label is None:
+                value = float(row[MEASURES[self.plan.measure]])
+                self.show(self.plan.steps[task], {f"score {mode}/{task}": value})
+        where = {"visit": self._visit} if label is None else {"visit": self._visit, "set": label}
+        return [{"kind": row["kind"], **where, **row} for row in found]
 
-    def look_at(self, task: str, seen: int) -> None:
-        """A point of the learning curve."""
-        env = self.method.view(make_env(self.plan.tasks[task], self.seed))
-        share_statistics(self.envs[task], env)
-        with kept_generators(), closing(env):
-            policy, seed = greedy_policy(self.learned.model), EVALUATION + self.seed
-            found = run_episodes(policy, as_env(env), episodes=self.plan.eval_episodes, seed=seed)
-        self.rows.append(_point(self._visit, task, seen, found.mean_return))
-        self.show(seen, {f"curve/{task}": found.mean_return})
+    def look_at(self, training: str, seen: int) -> None:
+        """Points of the learning curve: of the task in training, and of others that the method watches."""
+        for task in self.learned.watched(training):
+            with self._evaluating(None, task) as asked:
+                found = self.learned.look(*asked, **self._episodes)
+            self._point(task, seen, {"mean_return": found.mean, "success": found.success})
+            self.show(seen, {f"curve/{task}": found.mean})
 
     def _finish_curve(self, task: str) -> None:
         """The score right after belongs to the curve."""
-        own = [row for row in self.rows if row["visit"] == self._visit]
-        if any(row["kind"] == "curve" for row in own):
-            last = next(row for row in own if row["kind"] == "score" and row["task"] == task)
-            self.rows.append(_point(self._visit, task, self.plan.steps[task], last["mean_return"]))
+        own = [row for row in self.rows if row["visit"] == self._visit and row["task"] == task]
+        mode = self.learned.watching or self.learned.modes[0]
+        after = [row for row in own if row["kind"] == "score" and row["mode"] == mode]
+        if after and any(row["kind"] == "curve" for row in own):
+            self._point(task, self.plan.steps[task], after[0])
+
+    def _point(self, task: str, step: int, found: Mapping[str, Any]) -> None:
+        row = {"kind": "curve", "visit": self._visit, "task": task, "step": step}
+        row |= {} if self.learned.watching is None else {"mode": self.learned.watching}
+        told = {name: found.get(name) for name in MEASURES.values()}
+        self.rows.append({**row, **{name: value for name, value in told.items() if value is not None}})
+
+    @property
+    def _episodes(self) -> dict[str, Any]:
+        return {"episodes": self.plan.eval_episodes, "seed": EVALUATION + self.seed}
+
+    @contextmanager
+    def _evaluating(self, label: str | None, task: str) -> Iterator[tuple[Any, str]]:
+        """A new environment of a task, and its name; what is drawn inside changes no training."""
+        tasks = self.plan.tasks if label is None else self.plan.unseen[label]
+        env = self.method.view(make_env(tasks[task], self.seed))
+        if label is None:
+            share_statistics(self.envs[task], env)
+        with kept_generators(), closing(env):
+            yield env, task
 
 
 class _Look(Watch):
@@ -283,7 +303,3 @@ class _Look(Watch):
 
     def border(self) -> None:
         self.visits.keep_training(self)
-
-
-def _point(visit: int, task: str, step: int, score: float) -> Row:
-    return {"kind": "curve", "visit": visit, "task": task, "step": step, "mean_return": score}

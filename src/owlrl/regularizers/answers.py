@@ -115,7 +115,7 @@ def fused_pull(
     inputs, target, factor = rows
 
     def loss(shared: list[Tensor]) -> tuple[Tensor, Tensor]:
-        now = dict(enumerate(parameters)) | dict(zip(where, shared, strict=True))
+        now = {**dict(enumerate(parameters)), **dict(zip(where, shared, strict=True))}  # torch 2.5 has no |
         squares = differences(forward(list(now.values()), heads, *inputs), target, factor).square().sum(1)
         return squares.sum() / len(squares), squares
 

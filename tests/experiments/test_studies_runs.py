@@ -4,10 +4,12 @@ import pytest
 import torch
 
 from owlrl.errors import OwlValueError
-from owlrl.experiments import Session, final_performance, keeping, run_experiment, train, training
+from owlrl.experiments import Session, Trial, final_performance, keeping, run_experiment
 from owlrl.experiments.keeping import Keeper
+from owlrl.experiments.repeatable import repeatable
 from owlrl.experiments.results import TIMES, without_times
-from owlrl.experiments.training import Course, repeatable
+from owlrl.experiments.session import plan_of
+from owlrl.experiments.visits import Visits
 from owlrl.wrapper_state import same_state
 from tests.experiments.fragile import Fragile, Killed, killed_again_and_again
 from tests.experiments.helpers import tiny, tiny_control
@@ -30,40 +32,36 @@ def result(run):
 def test_training_rows_follow_each_other(result):
     rows = result.select("training")
     assert [(row["round"], row["task"]) for row in rows] == [(0, LEFT), (0, RIGHT), (1, LEFT), (1, RIGHT)]
-    assert [(row["start"], row["end"]) for row in rows] == [(0, 320), (320, 640), (640, 960), (960, 1280)]
-    for row in rows:
-        random = 0 if row["round"] else 64  # a task that comes back has had its random frames
-        assert row["updates"] == (320 - random) // 32
-        assert 0 < row["learn_seconds"] <= row["seconds"]
+    assert [row["visit"] for row in rows] == [0, 1, 2, 3]
+    assert result.starts() == [0, 320, 640, 960, 1280]
+    assert all(row["steps"] == 320 and row["seconds"] > 0 for row in rows)
 
 
 def test_the_curve_has_the_tasks_seen_so_far(result):
-    rows = result.select("score", policy="oracle")
-    steps = sorted({row["step"] for row in rows})
+    rows = result.course("oracle")
+    steps = sorted({row[0] for row in rows})
     assert steps == [128, 256, 320, 448, 576, 640, 768, 896, 960, 1088, 1216, 1280]
-    for row in rows:
-        assert row["training"] == (LEFT if row["step"] <= 320 or 640 < row["step"] <= 960 else RIGHT)
     for step in steps:
-        tasks = [row["task"] for row in rows if row["step"] == step]
+        tasks = [task for at, task, _ in rows if at == step]
         assert tasks == [LEFT] if step <= 320 else tasks == [LEFT, RIGHT]
 
 
 def test_the_last_scores_are_those_of_the_evaluation(result):
-    for policy in ("oracle", "hedge+model"):
-        curve = [(r["step"], r["task"], r["score"]) for r in result.select("score", policy=policy)]
-        assert curve[-1][0] == 1280
-        if policy == "oracle":
-            final = [row["success"] for row in result.select("evaluation", policy=policy)]
-            assert final_performance(curve) == pytest.approx(sum(final) / len(final))
-    assert not result.select("score", policy="random")
+    assert result.followed() == ["oracle", "hedge+model"]
+    for mode in ("oracle", "hedge+model"):
+        final = [row["success"] for row in result.final(mode)]
+        assert len(final) == 2
+        assert final_performance(result.course(mode)) == pytest.approx(sum(final) / 2)
+    assert {row["visit"] for row in result.select("score", mode="random")} == {3}
 
 
 def test_all_evaluations_are_there(run, result):
-    assert {row["policy"] for row in result.select("evaluation")} == set(run.policies)
-    assert {row["policy"] for row in result.select("in-a-row")} == set(run.policies)
-    assert {row["policy"] for row in result.select("trace")} == {"hedge+model", "hedge+reward"}
-    assert set(result.info) >= {"versions", "git", "started", "seconds"}
-    assert result.info["seconds"]["train"] > 0
+    assert result.modes == run.policies
+    assert {row["mode"] for row in result.final()} == set(run.policies)
+    assert {row["mode"] for row in result.select("in-a-row")} == set(run.policies)
+    assert {row["mode"] for row in result.select("trace")} == {"hedge+model", "hedge+reward"}
+    assert set(result.info) >= {"versions", "git", "started", "seconds", "cpu_seconds"}
+    assert result.info["seconds"] > 0
 
 
 def test_the_same_run_gives_the_same_numbers(run, result):
@@ -74,15 +72,15 @@ def test_the_same_run_gives_the_same_numbers(run, result):
 
 
 def test_another_seed_gives_others():
-    first, second = (run_experiment(tiny(seed=seed, policies=("random",))) for seed in (0, 1))
+    first, second = (run_experiment(tiny_control(seed=seed, policies=("random",))) for seed in (0, 1))
     assert list(map(without_times, first.rows)) != list(map(without_times, second.rows))
 
 
 def test_unseen_levels_are_evaluated():
     levels = {"tasks": "owlrl/SimpleCrossing-v0:3", "arguments": {}, "unseen": ("S9N1:2",)}
     done = run_experiment(tiny(**levels, policies=("random",)))
-    assert len(done.select("evaluation", set="S9N1:2")) == 2
-    assert len(done.select("evaluation", set="seen")) == 1
+    assert len(done.final(label="S9N1:2")) == 2
+    assert len(done.final()) == 1
 
 
 def test_a_checkpoint_is_kept_on_demand(tmp_path):
@@ -92,30 +90,17 @@ def test_a_checkpoint_is_kept_on_demand(tmp_path):
 
 
 def test_frames_of_single_tasks():
-    _, rows = train(tiny(frames_by_task={RIGHT: 96}))
-    assert [row["end"] for row in rows if row["kind"] == "training"] == [256, 352]
+    trial = run_experiment(tiny(frames_by_task={RIGHT: 96}))
+    assert trial.starts() == [0, 256, 352] and trial.steps == 352
 
 
-def test_a_run_leaves_the_process_as_it_was():
-    threads, state = torch.get_num_threads(), torch.get_rng_state()
-    torch.set_num_threads(2)
-    try:
-        with pytest.raises(ZeroDivisionError), repeatable(0):
-            assert torch.get_num_threads() == 1
-            torch.rand(1)
-            raise ZeroDivisionError
-        assert torch.get_num_threads() == 2
-        assert torch.equal(torch.get_rng_state(), state)
-    finally:
-        torch.set_num_threads(threads)
-
-
-def finish(run, keeper) -> Course:
+def finish(run, keeper) -> Visits:
+    plan = plan_of(run)
     with repeatable(run.seed):
-        course = Course(run, keeper)
-        course.train()
-        course.evaluate()
-    return course
+        visits = Visits(plan, plan.methods[0], run.seed, keeper, lambda text, steps: None)
+        visits.run()
+        visits.close()
+    return visits
 
 
 RUNS = {
@@ -135,14 +120,13 @@ def parameters(session) -> list[torch.Tensor]:
     return [parameter for network in found for parameter in network.module.parameters()]
 
 
-def same(one: Course, other: Course) -> bool:
-    for name in ("rows", "curve", "found"):
-        mine, theirs = ([without_times(row) for row in getattr(c, name)] for c in (one, other))
-        assert mine == theirs
-    assert all(map(torch.equal, parameters(one.session), parameters(other.session)))
+def same(one: Visits, other: Visits) -> bool:
+    mine, theirs = ([without_times(row) for row in visits.rows] for visits in (one, other))
+    assert mine == theirs
+    assert all(map(torch.equal, parameters(one.learned), parameters(other.learned)))
     states = []
-    for course in (one, other):
-        state = course.session.state_dict()
+    for visits in (one, other):
+        state = visits.learned.state_dict()
         state["learner"].pop("rng")  # which a test before this one has left in another state
         states.append(without_versions(state))
     return same_state(*states)
@@ -164,8 +148,8 @@ def test_a_killed_run_goes_on_as_if_nothing_had_been(name, tmp_path):
     whole = finish(run, Keeper(None, run.to_json()))
     assert same(killed, whole)
     files = [tmp_path / "killed", tmp_path / "whole"]
-    for course, file in zip((killed, whole), files, strict=True):
-        course.session.save(file)
+    for visits, file in zip((killed, whole), files, strict=True):
+        visits.learned.save(file)
     assert files[0].read_bytes() == files[1].read_bytes()
 
 
@@ -182,34 +166,39 @@ def test_frames_beyond_those_asked_for_are_counted_once(tmp_path):
         finish(run, Fragile(path, run.to_json(), kill=30))
     whole = finish(run, Keeper(None, run.to_json()))
     assert same(finish(run, Keeper(path, run.to_json())), whole)
-    assert [row["updates"] for row in whole.rows if row["kind"] == "training"][2:] == [3, 3, 3, 3]
+    frames = 6 * 100 - 2 * 64  # of which each task's first ones are random
+    assert whole.learned.agent.updates == pytest.approx(frames / 32, abs=2)
 
 
 def test_time_spent_before_counts(tmp_path):
     run, path = tiny(), tmp_path / "run.part"
-    keeper = Fragile(path, run.to_json(), kill=9)
+    keeper = Fragile(path, identity(run), kill=9)
     keeper._spent = {"seconds": 1_000.0, "cpu": 500.0}
     with pytest.raises(Killed):
         finish(run, keeper)
     info = run_experiment(run, resume=path).info
-    assert info["seconds"]["train"] > 1_000.0 and info["cpu_seconds"] > 500.0
-    assert 0 <= info["seconds"]["evaluate"] < 900.0
+    assert 1_000.0 < info["seconds"] < 1_900.0 and info["cpu_seconds"] > 500.0
 
 
 def test_all_tasks_learned_leaves_only_the_evaluation(tmp_path, monkeypatch):
     run, path = tiny(policies=("oracle", "random")), tmp_path / "run.part"
-    whole = finish(run, Keeper(path, run.to_json(), seconds=0))
-    monkeypatch.setattr(Course, "_learn", None)  # not called again
-    monkeypatch.setattr(training, "evaluate", lambda *_, **__: [{"kind": "again"}])
-    again = finish(run, Keeper(path, run.to_json()))
-    assert again.rows == whole.rows and again.found == whole.found
-    assert again.session.heads == {"crossroads-0": 0, "crossroads-1": 1}
+    whole = finish(run, Keeper(path, "mine", seconds=0))
+    monkeypatch.setattr(Session, "train", None)  # not called again
+    monkeypatch.setattr(Session, "rows", lambda *_, **__: [{"kind": "again"}])
+    again = finish(run, Keeper(path, "mine"))
+    assert again.rows == whole.rows
+    assert again.learned.heads == {"crossroads-0": 0, "crossroads-1": 1}
+
+
+def identity(run):
+    trial = Trial.of(run)
+    return [trial.id, trial.source]
 
 
 @pytest.mark.parametrize("make", [tiny, tiny_control])
 def test_the_file_of_another_run_is_refused(make, tmp_path):
     path = tmp_path / "run.part"
-    finish(make(), Keeper(path, make().to_json()))
+    finish(make(), Keeper(path, identity(make()), seconds=0))
     with pytest.raises(OwlValueError, match="is of another run; remove it to start from scratch"):
         run_experiment(make(seed=1), resume=path)
 
@@ -227,5 +216,5 @@ def test_a_full_disk_stops_nothing(tmp_path, monkeypatch):
 
     monkeypatch.setattr(keeping, "save_state", full)
     with pytest.warns(UserWarning, match="No space left on device.*; the work goes on"):
-        result = run_experiment(tiny(), resume=tmp_path / "x.part")
+        result = run_experiment(tiny(frames=64), resume=tmp_path / "x.part", save_every=0)
     assert len(result.select("training")) == 2
