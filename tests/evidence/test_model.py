@@ -255,7 +255,7 @@ def test_heads_without_a_model_and_rows_that_are_not_finite_are_refused():
 
 
 def test_an_encoder_of_the_wrong_shape_is_named():
-    with pytest.raises(OwlError, match="encode gave shape"):
+    with pytest.raises(OwlError, match="encode returned shape"):
         fitted(walk(1.0), encode=lambda observation: observation.sum())
 
 

@@ -85,7 +85,7 @@ def cautious_loss(error: Array, scale: Array, leverage: Array, *, clip: float = 
 def find_categories(observation: Tensor) -> list[list[int]] | None:
     """The values that each channel takes if observations (B, ...) are categories; None if they are numbers.
 
-    Integers with few values are names of things, not amounts: at most 16 in each channel, less than 32 apart,
+    Integers with few values are taken as names, not amounts: at most 16 in each channel, less than 32 apart,
     as in MiniGrid's images. The channels of an image are its last axis, those of a vector its columns; of a
     single integer up to 1,024 values are categories.
 
@@ -248,10 +248,10 @@ class ModelEvidence(Evidence):
     of observation and action (`ridge_fit`), so it takes a fraction of a second and no gradient. At
     test time a task's loss is the sum of two errors, of the next observation and of the reward given the
     next observation, each in units of the model's own error on rows it was not fitted to, less where
-    the model has seen nothing alike, and clipped (`cautious_loss`).
+    the model has seen nothing similar, and clipped (`cautious_loss`).
 
     Tasks that differ in what happens (a wall, a swapped action) are distinguished by the first, tasks
-    that differ in what is rewarded by the second. What no task has seen before is predicted badly by all.
+    that differ in what is rewarded by the second. States that no task has seen are predicted badly by all.
     There is no bootstrap: unlike a TD error, the evidence does not depend on how well values were learned.
 
     Args:
@@ -262,7 +262,7 @@ class ModelEvidence(Evidence):
         outputs: the next observation is predicted through so many random projections, if it is wider.
         ridge: penalty of the fit, per row.
         samples: most rows a model is fitted to, spread evenly over those given.
-        clip: largest of each of the two errors: one surprise cannot outweigh all that was seen before.
+        clip: largest of each of the two errors: one surprise cannot outweigh all earlier steps.
         seed: of the random features; None for torch's (`torch.initial_seed`).
 
     >>> import torch
@@ -374,7 +374,7 @@ class ModelEvidence(Evidence):
         return {**super().state_dict(), "seed": self.seed, "columns": columns}
 
     def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:
-        """Continue from what ``state_dict`` gave."""
+        """Continue from what ``state_dict`` returned."""
         check_keys("ModelEvidence.load_state_dict", state_dict, ("heads", "seed", "columns"))
         heads = self._heads_of(state_dict)
         seed, saved, features = int(state_dict["seed"]), state_dict["columns"], None

@@ -369,19 +369,28 @@ def _draw_angles(traces: Mapping[str, Mapping[str, Row]], output: Path) -> None:
     panels = figure.subplots(1, len(tasks), sharey=True)
     for axes, task in zip(panels, tasks, strict=True):
         angle = float(task.removeprefix("pendulum"))
-        axes.axhline(angle, color=QUIET, lw=1, ls=(0, (4, 3)), label="what is asked for")
+        axes.axhline(angle, color=QUIET, lw=1, ls=(0, (4, 3)), label="goal")
         held = np.copysign(HELD, angle)
-        axes.axhline(held, color="#117733", lw=1, ls=":", label=f"the most the motor holds, ±{HELD:.0f}°")
+        axes.axhline(
+            held, color="#117733", lw=1, ls=":", label=f"best angle that the motor can hold, ±{HELD:.0f}°"
+        )
         for k, (method, of_task) in enumerate(traces.items()):
             style = {"lw": 1.4, "ls": (0, (3, 2))} if "unknown" in method else {"lw": 2.2}
             line = _unwrapped(of_task[task]["angles"])
             axes.plot(line, color=SHADES[k], label=method, zorder=3 + ("unknown" in method), **style)
-        axes.set(xlabel="step of one episode", title=f"asked for {angle:+.0f}°", ylim=(-260, 260))
+        axes.set(
+            xlabel="step of one episode", title=f"task: hold the pole at {angle:+.0f}°", ylim=(-260, 260)
+        )
         axes.set_yticks(range(-180, 181, 90))
         plain(axes)
     panels[0].set_ylabel("angle of the pole: 0° up, ±180° down", color=INK)
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=8, frameon=False)
+    figure.suptitle(
+        f"The motor balances gravity only where |sin(angle)| ≤ 0.4: ±{HELD:.0f}° is the best it can hold.",
+        fontsize=9,
+        color=INK,
+    )
     figure.savefig(output, dpi=130)
 
 
