@@ -1,4 +1,4 @@
-"""The paper's comparisons and ours: methods as arrangements of the same parts, metrics, studies, results."""
+"""The paper's comparisons and ours: methods made of the same parts, metrics, studies, results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pieces of one HTML page that needs nothing but itself."""
+"""Parts of one self-contained HTML page."""
 
 from __future__ import annotations
 

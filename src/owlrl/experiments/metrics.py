@@ -1,4 +1,4 @@
-"""Numbers that say how well a run went, as pure functions on plain tables and arrays.
+"""Metrics of a run, as pure functions on plain tables and arrays.
 
 A table has one row ``(step, task, score)`` per evaluation of a task: the frames trained so far over all
 tasks, the task's name and a score from 0 to 1. Tasks enter the table when their training has begun.
