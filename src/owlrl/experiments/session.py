@@ -34,6 +34,7 @@ from owlrl.experiments.evidence import make_evidence
 from owlrl.experiments.learned import Learned, Row, Score
 from owlrl.experiments.least_tried import LeastTried
 from owlrl.experiments.methods import MakeModel, Method
+from owlrl.experiments.metrics import identification_accuracy, steps_to_identify
 from owlrl.experiments.models import Envs, Watch, train_model
 from owlrl.experiments.plan import EVALUATION, Plan
 from owlrl.experiments.policies import ORACLE, make_selector, parse_policy
@@ -229,11 +230,11 @@ class Session(Learned):
             return []  # it has no head for it, or is to learn it later
         chosen: dict[str, Any] = {"episodes": episodes, "seed": seed}
         policy = _Seen(self.policy_of(mode, [task] * env.num_envs))
-        found = run_episodes(policy, env, true_task=task if known and heads else None, **chosen)
+        found = run_episodes(policy, env, **chosen)
         score = Score.of(found)
         row: Row = {"kind": "score", "task": task, "mode": mode, "episodes": episodes}
         row |= {"mean_return": score.mean, "mean_length": float(found.lengths.mean())}
-        row |= {"found": score.found, "steps": score.steps}
+        row |= self._identified(policy, found, task) if known and heads else {"found": None, "steps": None}
         rows = [row]
         if last and mode in self.traced:
             rows.append(_trace(policy, found, task, mode, list(self.heads)))
@@ -243,6 +244,18 @@ class Session(Learned):
         if last and self.run.consecutive and known:
             rows.append(self._in_a_row(env, task, mode, **chosen))
         return rows
+
+    def _identified(self, policy: _Seen, found: Evaluation, task: str) -> Row:
+        """By the heads that acted, in environments that run one episode each."""
+        assert found.env is not None
+        arms = np.array([step.arm for step in policy.policy.trace])[:, found.env]  # (T, episodes)
+        truth = np.full(len(found.lengths), list(self.heads).index(task))
+        arms = arms[: found.lengths.max()]
+        steps = steps_to_identify(arms, found.lengths, truth)
+        return {
+            "found": identification_accuracy(arms, found.lengths, truth),
+            "steps": float(steps.mean()),
+        }
 
     def _in_a_row(self, env: Any, task: str, mode: str, *, episodes: int, seed: int) -> Row:
         """Several episodes in a row with kept evidence, for tasks that are recognised only at their end."""
