@@ -9,7 +9,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from numpy.typing import ArrayLike
 from sphinx.application import Sphinx
+from sphinx.util.typing import stringify_annotation
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -61,7 +63,7 @@ python_use_unqualified_type_names = True
 
 # Other projects' inventories are on the net, and the build needs no net: names of theirs do not link.
 nitpick_ignore_regex = [
-    ("py:class", "Env|Figure|Module|Tensor"),
+    ("py:class", "ArrayLike|Env|Figure|Module|Tensor"),
     # What a package does not export may stand in a signature; it has no place to link to.
     ("py:class", r"owlrl(\.\w+){3,4}|owlrl\.autosave\.Counter"),
     (
@@ -70,6 +72,10 @@ nitpick_ignore_regex = [
         r"stable_baselines3)(\..+)?",
     ),
 ]
+
+
+ARRAY_LIKE = stringify_annotation(ArrayLike, "smart")
+ARRAY = re.compile(r"~numpy\.ndarray\[tuple\[~typing\.Any, \.\.\.\], ~numpy\.dtype\[[^]]*\]\]")
 
 
 def _keep_whole(app: object, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
@@ -87,8 +93,13 @@ def _readable_default(
     signature: str | None,
     returns: str | None,
 ) -> tuple[str | None, str | None]:
-    """Write a dataclass field's ``<factory>`` as ``...``: Sphinx cannot parse the former."""
-    return signature and signature.replace("<factory>", "..."), returns
+    """Write ``<factory>`` as ``...``, which Sphinx can parse, and numpy's types of arrays briefly."""
+
+    def short(text: str | None) -> str | None:
+        text = text and text.replace(ARRAY_LIKE, "ArrayLike")
+        return text and ARRAY.sub("~numpy.ndarray", text)
+
+    return short(signature and signature.replace("<factory>", "...")), short(returns)
 
 
 def _public_bases(app: object, name: str, obj: type, options: object, bases: list[type]) -> None:
@@ -122,7 +133,7 @@ def _fill_in_notebook(app: Sphinx, docname: str, source: list[str]) -> None:
 
 def _room(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: object) -> None:
     """Give pages with wide tables the room of the list of contents."""
-    if page.startswith("results/"):
+    if page.startswith("results/") or page in ("paper", "deviations"):
         app.add_css_file("wide.css", priority=900)
 
 

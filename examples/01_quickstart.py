@@ -16,11 +16,11 @@
 # %% [markdown]
 # # Same state, different task
 #
-# Three corridors leave a crossing. Each ends at a goal tile, and in each *task* another goal pays. Everything the agent sees
-# is the same in all tasks, so the same picture needs a different action in each: **interference**.
+# Three corridors leave a crossing. Each ends at a goal tile, and in each *task* another goal pays. The observations are the same in
+# all tasks, but each task needs different actions: **interference**.
 #
-# In this notebook one network with one replay fails at that, two lines make it work, and then the agent finds out by itself
-# which task it is in. It takes about two minutes on a CPU.
+# In this notebook one network with one replay fails. Two lines fix it, and the agent then finds the task by itself.
+# It takes about two minutes on a CPU.
 
 # %%
 import io
@@ -45,8 +45,8 @@ CHECKS = 6  # points of the learning curve, per task
 # %% [markdown]
 # ## The tasks
 #
-# `breadcrumbs` pays a little for each cell further into the right corridor, so that a task reveals itself on the way. The levels are
-# deterministic: `tabulate` writes them out, and the table steps hundreds of times faster than the level itself.
+# `breadcrumbs` pays a small reward for each cell further into the right corridor, so that the task can be recognised on the way. The levels are
+# deterministic: `tabulate` turns them into look-up tables, which step hundreds of times faster.
 
 # %%
 levels = {
@@ -66,7 +66,7 @@ plt.title("all three tasks look like this")
 plt.show()
 
 # %% [markdown]
-# How much do they contradict each other? That can be seen before any network is trained:
+# How much do they contradict each other? This can be computed before any network is trained:
 
 # %%
 print(interference(*tables.values()))
@@ -100,13 +100,12 @@ for env in tasks.values():
 print({name: reaches_goal(plain, table) for name, table in tables.items()})
 
 # %% [markdown]
-# It does none of them, or one at the most. That is not for lack of memory: its replay holds rows of all three tasks, and they say three
-# different things about the same picture.
+# It solves one of them at most. Memory is not the problem: its replay holds rows of all three tasks, and they contradict each other.
 #
 # ## The two lines
 #
-# `OwlWrapper(agent)` gives the agent a head per task and a replay per task, and holds old heads to their answers while the trunk learns on.
-# `with owl.task(...)` says which task it is. The learning loop, `agent.learn`, is the same.
+# `OwlWrapper(agent)` gives the agent a head and a replay per task, and keeps the outputs of old heads while the shared layers go on learning.
+# `with owl.task(...)` names the task. The training loop, `agent.learn`, is the same.
 
 # %%
 agent = DQN(tasks["goal 0"], seed=0)
@@ -132,7 +131,7 @@ def solved(evaluation):
 print("task given:", {name: solved(owl.evaluate(env, task=name)) for name, env in tasks.items()})
 
 # %% [markdown]
-# The curve of both: which tasks are solved after how many frames. A band marks the task that is in training.
+# Learning curves: which tasks are solved after how many frames. Bands mark the task in training.
 
 # %%
 figure, panels = plt.subplots(1, 2, figsize=(8, 2.6), sharey=True)
@@ -149,8 +148,8 @@ plt.show()
 # %% [markdown]
 # ## When the task is unknown
 #
-# A head is drawn and acts for some steps. After each step a small model of every task says how well it predicted what was seen and paid,
-# and the selector shifts its weight to the task that was right.
+# A head is drawn and acts for some steps. After each step, a small model of every task is compared with the observation and the reward,
+# and the selector shifts its weight to the task that predicted them.
 
 # %%
 found = {name: owl.evaluate(env, true_task=name) for name, env in tasks.items()}
@@ -181,7 +180,7 @@ plt.legend()
 plt.show()
 
 # %% [markdown]
-# And the episode itself: a wrong corridor, the doubt, the right one.
+# The episode itself: first a wrong corridor, then the right one.
 
 # %%
 film = [Picture.fromarray(picture).resize((240, 240)) for picture in pictures[:60]]
@@ -192,5 +191,5 @@ Image(file.getvalue(), format="gif")
 # %% [markdown]
 # ## Where next
 #
-# `docs/wrap-your-learner.md` does the same with a DQN of your own, `docs/all-of-owlrl.md` has all parts on one page. Try
-# `owl.save("owl.safetensors")`, more corridors (`arms=8`), or a task that comes back: `with owl.task("goal 0"): ...`
+# [Wrap your learner](../docs/wrap-your-learner.md) does the same with your own DQN, [All of owlrl](../docs/all-of-owlrl.md) has all parts on one page. Try
+# `owl.save("owl.safetensors")`, more corridors (`arms=8`), or a revisit: `with owl.task("goal 0"): ...`

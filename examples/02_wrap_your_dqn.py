@@ -17,10 +17,10 @@
 # # Wrap your own DQN
 #
 # `cleanrl_style_dqn.py`, beside this notebook, is a DQN in one file: a network, its target, Adam, a deque of transitions, and a loop. It
-# learns CartPole and then a CartPole whose two actions are swapped. Both look the same and pay the same, but what balances the pole in one throws
+# learns CartPole and then a CartPole whose two actions are swapped. Both have the same observations and rewards, but an action that balances the pole in one throws
 # it over in the other.
 #
-# Learning the second task, the script forgets the first. This is all that has to change so that it does not. (The notebook takes about a minute on a CPU.)
+# While it learns the second task, the script forgets the first. These are the lines that prevent it. (The notebook takes about a minute on a CPU.)
 
 # %%
 import difflib
@@ -42,9 +42,9 @@ bare, wrapped = (Path(f"cleanrl_style_dqn{end}.py").read_text().splitlines() for
 print(*difflib.unified_diff(bare, wrapped, "bare", "wrapped", n=2, lineterm=""), sep="\n")
 
 # %% [markdown]
-# ## As it was
+# ## Without owlrl
 #
-# The script trains one network on one task after the other and tests it on what it has learned so far. Episodes end after 200 steps, so 200 is best.
+# The script trains one network on one task after the other and tests it on all tasks so far. Episodes end after 200 steps, so 200 is best.
 
 # %%
 args = script.parse_args(["--seed", "2"])
@@ -55,13 +55,13 @@ last = script.TASKS[-1]
 forgotten = {task: scores[last, task] for task in script.TASKS}
 
 # %% [markdown]
-# What is left of the first task is worse than pushing at random, which lasts about 22 steps: the network now does the opposite of what is right there.
+# On the first task it is now worse than random actions, which last about 22 steps: the network does the opposite of what that task needs.
 #
 # ## With owlrl
 #
-# The lines of the diff, one by one. `QLearner` says what the script has. `OwlWrapper` finds the output layer and gives it a head per task, in place; the optimizer
-# and the target grow with it, and the deque holds one task at a time. While the trunk learns on, old heads are held to their answers on remembered rows. `train` and `test`
-# are the script's own.
+# The lines of the diff, one by one. `QLearner` describes the script. `OwlWrapper` finds the output layer and gives it a head per task, in place. The optimizer
+# and the target grow with it, and the deque holds one task at a time. While the shared layers learn on, old heads keep their outputs on remembered rows. `train` and `test`
+# are the script's own functions.
 
 # %%
 torch.manual_seed(args.seed)
@@ -86,7 +86,7 @@ print("task given:", given)
 # %% [markdown]
 # ## When the task is unknown
 #
-# The rewards are the same in both tasks, always 1, so they say nothing. What differs is what an action does: at the end of each task a small model of its steps is
+# The rewards are 1 in both tasks, so they carry no information. The effect of an action differs. At the end of each task a small model of its steps is
 # fitted (`ModelEvidence`), and at every step the selector shifts its weight to the task whose model predicted the pole's movement.
 
 # %%
@@ -107,7 +107,7 @@ plt.show()
 # %% [markdown]
 # ## Crossed wires
 #
-# Now somebody swaps the actions in the middle of an episode, and says nothing. The selector keeps a little weight on every head, so it can come back:
+# Now the actions are swapped in the middle of an episode, without notice. The selector keeps a little weight on every head, so it can switch:
 
 # %%
 policy = owl.policy(ExpWeightsSelector(seed=0), trace=True)
@@ -139,13 +139,13 @@ print("steps in balance:", len(angles))
 # %% [markdown]
 # ## How sure is this?
 #
-# With seeds 1 to 5 of the scripts, after both tasks: bare, the first task was left with 9 to 35 of 200. Wrapped, nothing that was learned was lost, and all was learned but
-# for seed 1, where the script itself reached only 186 in the first task. With the task unknown it got the same. In a longer test 5 of 240 episodes fell: the selector tried the
-# other head for a few steps in the middle. (That is the price of following crossed wires; `ExpWeightsSelector(hold=1)` tries it for one step, and none fell.)
+# With seeds 1 to 5 of the scripts, after both tasks: bare, the score of the first task was 9 to 35 of 200. Wrapped, nothing that was learned was lost, and everything was learned except
+# in seed 1, where the script itself reached only 186 in the first task. With the task unknown the scores were the same. In a longer test 5 of 240 episodes failed: the selector tried the
+# other head for a few steps in the middle. (This is the price of following such changes. `ExpWeightsSelector(hold=1)` tries it for one step, and no episode failed.)
 #
 # The evidence matters. With `TDErrorEvidence` the policy lasted 13 to 72 steps when the task was unknown, against 18 to 24 with random heads: near balance
-# all states are worth the same, so TD errors say next to nothing about the task. And the guard matters: heads alone kept 12 to 169 of the first
+# all states are worth the same, so TD errors carry almost no information about the task. The regularizer matters, too: heads alone kept 12 to 169 of the first
 # task's 200, EWC 106 to 200.
 #
-# `docs/recipes.md` has these numbers and wraps DQNs of Tianshou and TorchRL; `docs/wrap-your-learner.md` has saving, loading, and what to do when something
+# [Recipes](../docs/recipes.md) has these numbers and wraps DQNs of Tianshou and TorchRL. [Wrap your learner](../docs/wrap-your-learner.md) shows what to do when something
 # does not fit.

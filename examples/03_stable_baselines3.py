@@ -16,9 +16,9 @@
 # %% [markdown]
 # # A Stable-Baselines3 model that learns task after task
 #
-# A SAC of Stable-Baselines3, as it comes, is to hold a pendulum towards +90° and then, in another task, towards −90°. Both tasks look the
-# same and move the same; only the reward differs. Bare, the model mixes the two up. Wrapped in one line, with `model.learn` as before, it does both, and
-# finds out by itself which of them it is in. It takes about two minutes on a CPU.
+# A SAC of Stable-Baselines3 has to hold a pendulum towards +90° and then, in another task, towards −90°. Both tasks have the same observations and
+# dynamics; only the reward differs. Bare, the model confuses them. Wrapped in one line, with the same `model.learn`, it learns both, and
+# finds by itself which one it is in. This takes about two minutes on a CPU.
 
 # %%
 import os
@@ -53,7 +53,7 @@ tasks = {"+90°": 90, "−90°": -90}
 # %% [markdown]
 # ## Bare: one task after the other
 #
-# The replay keeps rows of both tasks. The same observation and action were paid differently in each, and the critics learn the mean.
+# The replay keeps rows of both tasks. The same observation and action have different rewards in each, and the critics learn the mean.
 
 # %%
 model = new_model()
@@ -68,8 +68,8 @@ print("bare:        ", {name: round(value) for name, value in bare.items()})
 # %% [markdown]
 # ## Wrapped: the same model, one line more
 #
-# Actor and critics get a head per task, each task has its own temperature and replay, and the old heads of all three networks are held to
-# their answers on remembered rows.
+# Actor and critics get a head per task, each task has its own temperature and replay, and the old heads of all three networks keep
+# their outputs on remembered rows.
 
 # %%
 model = new_model()
@@ -91,7 +91,7 @@ print("task unknown:", {name: round(value) for name, value in found.items()})
 # %% [markdown]
 # ## One episode, step by step
 #
-# Every step each task's model says how well it predicted what was seen and paid. The shaded part of the picture, if any, is where the
+# At every step, each task's model is compared with the observation and the reward. The shaded part of the picture, if any, is where the
 # wrong head acted. The torque is too weak to hold the pole at ±90° (dashed): the best it can hold is about ±156° (dotted), near hanging down, or ±24°.
 
 # %%
@@ -123,8 +123,8 @@ plt.show()
 # %% [markdown]
 # ## Your model is still your model
 #
-# `with owl.use(name):` lets `model.predict` act as a task. `owl.save` writes all heads; a fresh model of the same make takes them back and can go on
-# learning. `owl.unwrap(name)` gives an ordinary SAC with that task's head.
+# Inside `with owl.use(name):`, `model.predict` acts with that task's head. `owl.save` writes all heads. A new model of the same kind can load them and continue
+# learning. `owl.unwrap(name)` returns an ordinary SAC with that task's head.
 
 # %%
 observation, _ = pendulum(90).reset(seed=0)

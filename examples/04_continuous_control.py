@@ -16,9 +16,9 @@
 # %% [markdown]
 # # Opposed pendulums
 #
-# A pole is to be held on the left; then, in another task, on the right. State, dynamics and actions are the same, only the reward differs:
-# the same observation needs opposite torques. In this notebook a plain SAC with one replay for both settles in between, and the same SAC with a
-# head per task does both, also when the task is unknown. It takes two to three minutes on a CPU.
+# A pole has to be held on the left, then, in another task, on the right. States, dynamics and actions are the same, only the reward differs:
+# the same observation needs opposite torques. In this notebook a plain SAC with one replay for both settles in between. The same SAC with a
+# head per task learns both, also with the task unknown. It takes two to three minutes on a CPU.
 
 # %%
 import os
@@ -95,7 +95,7 @@ shown = {}
 # %% [markdown]
 # ## One policy, one replay
 #
-# Both tasks in one replay: their rewards average out, and so does what is learned.
+# With both tasks in one replay, the rewards average out, and so does the policy.
 
 # %%
 replay = SharedReplay(
@@ -113,7 +113,7 @@ shown["one head, shared replay"] = {name: watch(Plain(plain), angle) for name, a
 # %% [markdown]
 # ## A head per task
 #
-# Policy and critics get heads, the old ones are held to their answers on remembered rows, each task has its replay and its temperature. The
+# Policy and critics get a head per task, and old heads keep their outputs on remembered rows. Each task has its own replay and temperature. The
 # loop, `agent.learn`, is the same.
 
 # %%
@@ -127,8 +127,8 @@ print(owl)
 # %% [markdown]
 # ## When the task is unknown
 #
-# Of each task a small model was fitted, which predicts the next observation and the reward. At test time the head whose model is right acts. A TD error would do worse here: acting with the
-# wrong head leads to states that the right one has hardly seen, where its values are wrong, and so it looks like the wrong one.
+# A small model of each task was fitted, which predicts the next observation and the reward. At test time the head whose model is right acts. A TD error would do worse here: acting with the
+# wrong head leads to states that the right one has hardly seen. Its values are wrong there, so it looks like the wrong head.
 
 # %%
 policy = owl.policy(ExpWeightsSelector(seed=0), trace=True)
@@ -148,7 +148,7 @@ panels[0].legend(fontsize=8)
 plt.show()
 
 # %% [markdown]
-# How fast was the task found out? The trace has the probability of each head at each step; this is the last episode, of "right".
+# How fast was the task found? The trace has the probability of each head at each step. This is the last episode, of "right".
 
 # %%
 probabilities = np.array([step.probabilities[0] for step in policy.trace])
@@ -163,5 +163,5 @@ plt.show()
 # %% [markdown]
 # ## Where next
 #
-# `owlrl demo pendulum` does this with a GIF, `owlrl reproduce pendulum --seeds 5` compares it with EWC, with likelihood and TD errors as evidence and with
+# `owlrl demo pendulum` shows this with a GIF, `owlrl reproduce pendulum --seeds 5` compares it with EWC, with likelihood and TD errors as evidence and with
 # separately trained policies. `PendulumVectorEnv(4, angle=..., g=4.0)` has a gravity in which every angle can be held.

@@ -16,8 +16,8 @@
 # # Your own tasks, your own model
 #
 # You have two environments and a Stable-Baselines3 model. Does owlrl help, and if not, why? This notebook wraps a DQN on two CartPoles, one of which has its
-# wires crossed, and then lets `compare` answer the question: the same model bare, alone and wrapped, with several seeds, a figure, and one verdict per task.
-# Put your own environments and your own model in, and read the figure in the same way. It takes about four minutes on a CPU.
+# actions swapped. Then `compare` answers the question: the same model bare, alone and wrapped, with several seeds, a figure, and a verdict per task.
+# Replace the environments and the model by yours, and read the figure in the same way. It takes about four minutes on a CPU.
 
 # %%
 # %matplotlib inline
@@ -26,6 +26,7 @@ import warnings
 
 import gymnasium
 import torch
+from IPython.display import Markdown
 from stable_baselines3 import DQN
 
 from owlrl import OwlWrapper
@@ -37,8 +38,8 @@ STEPS = int(os.environ.get("OWLRL_EXAMPLE_STEPS", 10_000))  # per task
 # %% [markdown]
 # ## Two tasks
 #
-# Any Gymnasium environments will do, as long as their observations have the same shape. A task is an id, or a function of a seed that makes the environment.
-# The second one here is CartPole behind a wrapper that swaps left and right. What the agent sees is the same in both.
+# Any Gymnasium environments work, as long as their observations have the same shape. A task is an id, or a function of a seed that makes the environment.
+# The second one is CartPole behind a wrapper that swaps left and right. The observations are the same in both.
 
 
 # %%
@@ -62,7 +63,7 @@ tasks = {"plain": plain, "crossed": crossed}
 # %% [markdown]
 # ## A model
 #
-# A function of an environment and a seed. These settings learn CartPole fast; nothing in them knows of owlrl.
+# A model is a function of an environment and a seed. These settings learn CartPole fast; nothing in them is specific to owlrl.
 
 
 # %%
@@ -90,7 +91,7 @@ def make_model(env, seed):
 # %% [markdown]
 # ## Wrapped, in three lines
 #
-# This is how it is used: wrap the model, name the task, learn. Afterwards the task may be given or unknown.
+# Wrap the model, name the task, learn. Afterwards the task may be given or unknown.
 
 # %%
 model = make_model(plain(0), seed=0)
@@ -109,8 +110,8 @@ for name, make in tasks.items():
 # %% [markdown]
 # ## Did it help?
 #
-# One run says little. `compare` trains the model with each method and seed, evaluates every task after each one, and keeps score. `bare` is the model as it is, from task to task;
-# `alone` is a model per task, which shows what the learner can do; `owl` is the wrapped one.
+# One run is not enough. `compare` trains the model with each method and seed, and evaluates every task after each training. `bare` is the model without owlrl, from task to task.
+# `alone` is a model per task, which shows what the learner can do. `owl` is the wrapped model.
 
 # %%
 with warnings.catch_warnings():
@@ -127,8 +128,8 @@ with warnings.catch_warnings():
 study.figure()
 
 # %% [markdown]
-# How to read it. A panel is a task, the bands say which task was in training. A line that falls to the right of its band was *forgotten*. One that never rises was *not learned*: look at `alone` (dashed),
-# which says what the learner can do at all. Crosses are scores with the task unknown: far below the line, the task was *not recognised*.
+# How to read it: a panel is a task, and the bands mark its training. A line that falls to the right of its band was *forgotten*. One that never rises was *not learned*: compare with `alone` (dashed),
+# which shows what the learner can do. Crosses are scores with the task unknown: far below the line, the task was *not recognised*.
 #
 # The same in words, one verdict per method and task:
 
@@ -137,12 +138,12 @@ for verdict in study.verdicts():
     print(verdict)
 
 # %%
-print(study.table())
+Markdown(study.table())
 
 # %% [markdown]
 # ## Where next
 #
-# - With your own tasks: `compare(..., seeds=5, jobs=4, output="runs/mine")` runs four at once, and goes on where it was stopped. `owlrl compare my_study.py --jobs 4` is the same from a file.
-# - `study.report("study.html")` writes all of it on one page; `study.to_csv`, `study.to_latex` and `study.to_rliable` hand the numbers on.
-# - If the verdict is not *fine*: `docs/choose-and-tune.md` has a list of what to try for each.
-# - Your own method beside these: `docs/your-tasks.md`.
+# - With your own tasks: `compare(..., seeds=5, jobs=4, output="runs/mine")` runs four at once, and continues where it was stopped. `owlrl compare my_study.py --jobs 4` does the same from a file.
+# - `study.report("study.html")` writes one page with everything. `study.to_csv`, `study.to_latex` and `study.to_rliable` export the numbers.
+# - If a verdict is not *fine*, [Choose and tune](../docs/choose-and-tune.md) lists what to try for each.
+# - To compare your own method, see [Your method in the comparison](../docs/your-method.md).

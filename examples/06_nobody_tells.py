@@ -14,10 +14,10 @@
 # ---
 
 # %% [markdown]
-# # Nobody tells it anything
+# # Hidden changes of the task
 #
-# A SAC of Stable-Baselines3 learns to swing a pendulum up. In the middle of `model.learn` gravity changes, in the middle of an episode and without a word. Later the old gravity comes
-# back, and a third one appears. Wrapped in `with owl.stream():` the model notices each change, opens a head for what is new and goes back to what it knows.
+# A SAC of Stable-Baselines3 learns to swing a pendulum up. During `model.learn` gravity changes, in the middle of an episode and without notice. Later it changes
+# back, and then to a third value. In `with owl.stream():` the wrapper detects each change, opens a head for a new task and returns to the head of a known one.
 # It takes about two minutes on a CPU.
 
 # %%
@@ -39,7 +39,7 @@ STEPS = int(os.environ.get("OWLRL_EXAMPLE_STEPS", 3_000))  # of a visit, about
 # %% [markdown]
 # ## A world whose gravity changes
 #
-# `Switching` steps one of several environments and carries the state over when it changes to another. The model sees the observation alone: no name, no flag.
+# `Switching` steps one of several environments and keeps the state when it changes to another. The model gets only the observation: no name, no flag.
 
 # %%
 gravities = {"gravity 10": 10.0, "gravity 3": 3.0, "gravity 15": 15.0}
@@ -53,9 +53,9 @@ visits = [
 env = Switching(worlds, schedule=visits)
 
 # %% [markdown]
-# ## Five lines
+# ## Train
 #
-# The model is as it would be without owlrl. What is new is the wrapper, the block, and what it prints when something is found.
+# The model is the same as without owlrl. Only the wrapper, the block and a callback are new.
 
 # %%
 settings = {
@@ -63,15 +63,22 @@ settings = {
     "learning_starts": min(300, STEPS // 5),
     "policy_kwargs": {"net_arch": [64, 64]},
 }
+
+
+def report(event):
+    kind = "new" if event.new else "known"
+    print(f"step {event.step}: {event.left} -> {event.to} ({kind}), {event.delay} rows moved")
+
+
 model = SAC("MlpPolicy", env, seed=0, device="cpu", **settings)
 owl = OwlWrapper(model)
-with owl.stream(callback=print) as stream:
+with owl.stream(callback=report) as stream:
     model.learn(sum(steps for _, steps in visits))
 print(f"{len(stream.events)} changes found, {len(owl.tasks)} tasks")
 
 # %% [markdown]
-# Each line is an event: the step at which the change was found, where from and where to, whether that task was new, and how many rows since the change were
-# moved to it. The clock of the world knows when it really happened:
+# Each line is an event: the step at which the change was found, the two tasks, and how many rows since the change were
+# moved to the new one. These are the true changes:
 
 # %%
 print(env.changes)
@@ -113,11 +120,11 @@ for step in true[1:-1]:
 plt.show()
 
 # %% [markdown]
-# When the first gravity comes back, its head goes on where it was: nothing is learned a second time.
+# When the first gravity comes back, its head continues where it stopped: nothing is learned a second time.
 #
-# ## What is left of each
+# ## Scores at the end
 #
-# The tasks get better names, and each is asked for with the task unknown.
+# The tasks get better names, and each is evaluated with the task given and unknown.
 
 # %%
 for task, name in zip(list(owl.tasks), names, strict=False):
@@ -130,4 +137,4 @@ for name in owl.tasks:
     )
 
 # %% [markdown]
-# How changes are found, and what it cannot do: `docs/changes.md`.
+# [I do not know when my task changes](../docs/changes.md) explains how changes are found, and the limits.

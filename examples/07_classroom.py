@@ -15,10 +15,10 @@
 # %% [markdown]
 # # Classroom: interference, forgetting, recognition
 #
-# Three things go wrong when one agent learns task after task, and they have three different cures. In ten minutes you will measure each of them. There are three exercises;
-# solutions are at the end. You need owlrl with its extra `plots`, and a CPU.
+# Three things go wrong when one agent learns task after task, and each needs a different cure. In ten minutes you will measure all three. There are three exercises,
+# with solutions at the end. You need owlrl with its extra `plots`, and a CPU.
 #
-# The world: corridors leave a crossing, each ends at a goal, and in each *task* another goal pays. The agent sees the same in all tasks.
+# The environment: corridors leave a crossing, each ends at a goal, and in each *task* another goal pays. The observations are the same in all tasks.
 
 # %%
 import os
@@ -51,7 +51,7 @@ tasks = {f"goal {k}": TabulatedVectorEnv(table, 32) for k, table in enumerate(ta
 # %% [markdown]
 # ## 1. Interference
 #
-# Two tasks *interfere* if they show the same observation and need different actions there. No amount of memory helps a single policy with that. It can be computed before
+# Two tasks *interfere* if they show the same observation and need different actions there. Memory does not help a single policy. Interference can be computed before
 # anything is trained:
 
 # %%
@@ -66,8 +66,8 @@ print(interference(*tables))
 # %% [markdown]
 # ## 2. Forgetting
 #
-# With a head per task, contradicting answers no longer share an output layer. But all heads share a *trunk*, and learning a new task moves it. The function below trains task after task, and
-# after each one asks for all learned so far, with the task given. The result is a matrix: row i is after training task i, column j is task j.
+# With a head per task, contradicting outputs no longer share an output layer. But all heads share a *trunk*, and learning a new task changes it. The function below trains task after task, and
+# after each one evaluates all tasks so far, with the task given. The result is a matrix: row i is after training task i, column j is task j.
 
 
 # %%
@@ -97,7 +97,7 @@ def show(**matrices):
                     color="white" if value > 0.5 else "black",
                 )
         ticks = {"xticks": range(len(tasks)), "yticks": range(len(tasks))}
-        axis.set(title=title.replace("_", " "), xlabel="task asked", ylabel="after training", **ticks)
+        axis.set(title=title.replace("_", " "), xlabel="task", ylabel="after training", **ticks)
     figure.tight_layout()
     plt.show()
 
@@ -117,7 +117,7 @@ show(with_the_regularizer=guarded)
 # %% [markdown]
 # ## 3. Recognition
 #
-# Now nobody says which task it is. A selector shifts its weight to the head whose *evidence* fits what happens. `owl.evaluate` with `true_task` only keeps score of that.
+# Now the task is unknown. A selector shifts its weight to the head whose *evidence* fits best. `true_task` is not shown to the policy; `owl.evaluate` only uses it to count whether the task was found.
 
 # %%
 for name, env in tasks.items():
@@ -136,15 +136,15 @@ for name, env in tasks.items():
 # %% [markdown]
 # ## Solutions
 #
-# **1.** One: wherever the corridors part, the policy has to take the same one in all tasks. The mean return falls as 1/n.
+# **1.** One: where the corridors part, the policy has to take the same one in all tasks. The mean return falls as 1/n.
 
 # %%
 for arms in (2, 3, 4, 5):
     print(f"{arms} corridors:", interference(*make_tables(arms)))
 
 # %% [markdown]
-# **2.** Forgetting is below the diagonal: a column that falls from one row to the next. The head itself is untouched, not a bit of it changes; the trunk below it moves. The diagonal, a task right after its own
-# training, is not a matter of forgetting at all.
+# **2.** Forgetting is below the diagonal: a column that falls from one row to the next. The head itself does not change; the trunk below it does. The diagonal, a task right after its own
+# training, has nothing to do with forgetting.
 
 # %%
 agent = DQN(tasks["goal 0"], seed=0)
@@ -152,8 +152,8 @@ unguarded = after_each_task(OwlWrapper(agent, regularizer=None), agent)
 show(with_the_regularizer=guarded, without=unguarded)
 
 # %% [markdown]
-# **3.** A TD error compares a head's values with themselves one step later. Where a head is consistent, the error is small, and it may be consistent about the wrong task: in a corridor where nothing is paid, "worth 1 in seven steps" explains each step
-# as well as any other head does. A model says what should be *seen and paid*, and is proved wrong by the first crumb that is missing.
+# **3.** A TD error compares a head's values with themselves one step later. Where a head is consistent, the error is small, even for the wrong task: in a corridor without rewards, "worth 1 in seven steps" explains each step
+# as well as any other head does. A model predicts observation and reward, and the first missing crumb proves it wrong.
 
 # %%
 agent = DQN(tasks["goal 0"], seed=0)

@@ -1,7 +1,7 @@
 """Studies that are comparisons: their blocks in docs/results and their figures, from the committed runs.
 
-A block ``<!-- study-NAME -->`` has the figure, the table that ``owlrl reproduce NAME`` prints, and what was
-to be shown, number by number; without runs it says so.
+A block ``<!-- study-NAME -->`` has the figure, the telling rows of what ``owlrl reproduce NAME`` prints, what
+was to be shown, number by number, and the whole table folded away; without runs it says so.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from owlrl.errors import OwlValueError
 from owlrl.experiments import Study
 from owlrl.experiments.methods import GIVEN, RANDOM, UNKNOWN
 from owlrl.experiments.plots import INK, QUIET, new_figure, plain
-from scripts.results_data import ROOT
+from scripts.results_data import ROOT, folded, picked, tables_in
 
 RUNS = "benchmarks/results"
 
@@ -58,7 +58,11 @@ def block(name: str) -> str:
     if study is None:
         return "\nNo run of this study is in the repository yet.\n\n"
     text = f"Mean {STUDIES[name].unit} over tasks at the end, a dot per seed, by method; dotted: the bound."
-    parts = [f"![{text}](../images/{name}.svg)", study.table(), *judged(name, study)]
+    told, _, _ = study.table().partition("\n\n")
+    (table,) = tables_in(study.table())
+    shown = ("bare", "alone"), ("owl",)
+    rows = picked(table, lambda row: row[0] in shown[0] or (row[0] in shown[1] and row[1] == UNKNOWN))
+    parts = [f"![{text}](../images/{name}.svg)", told, rows, *judged(name, study), folded("All rows", table)]
     return "\n" + "\n\n".join(parts) + "\n\n"
 
 

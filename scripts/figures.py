@@ -19,13 +19,14 @@ import numpy as np
 
 from benchmarks.defaults import judgements
 from owlrl.experiments import Trial, completions, four_rooms, q_heatmap, selection_bars, study_runs
+from owlrl.experiments.metrics import Interval, iqm_over_seeds, stratified_bootstrap
 from owlrl.experiments.multi_mnist import draw_supervised, supervised_rows
 from owlrl.experiments.plots import INK, QUIET, new_figure, plain
 from owlrl.experiments.summary import Estimate, Group, group_by_run, single_task_scores
 from owlrl.experiments.thousand import draw_thousand, looks
 from scripts import compared, rooms
 from scripts.notebook_page import pictures
-from scripts.results_data import ROOT, results_in
+from scripts.results_data import ROOT, cells, results_in, tables_in
 
 IMAGES = ROOT / "docs" / "images"
 DIGESTS = IMAGES / "figures.json"
@@ -56,8 +57,8 @@ class Row(NamedTuple):
     seeds: int
     given: Estimate
     unknown: Estimate | None
-    forgetting: float | None
-    transfer: float | None
+    forgetting: Estimate | None
+    transfer: Estimate | None
 
 
 def groups_of(study: str, seeds: int, directory: str = GRID) -> list[Group]:
@@ -67,6 +68,16 @@ def groups_of(study: str, seeds: int, directory: str = GRID) -> list[Group]:
     return group_by_run(sorted(found, key=lambda trial: order[trial.id]))
 
 
+def over_seeds(group: Group, number: Callable[[Group], float | None]) -> Estimate | None:
+    """Interquartile mean over seeds of a number, with its interval; None where a seed has none."""
+    numbers = [number(Group((trial,))) for trial in group.trials]
+    if any(found is None for found in numbers):
+        return None
+    column = np.array(numbers, dtype=np.float64)[:, None]
+    interval = stratified_bootstrap(column) if len(column) > 1 else None
+    return Estimate(float(iqm_over_seeds(column)), interval)
+
+
 def summary() -> Iterator[Row]:
     """The three methods in the studies that count solved episodes."""
     alone = group_by_run(results_in(GRID))
@@ -74,9 +85,10 @@ def summary() -> Iterator[Row]:
         for group in filter(wanted, groups_of(study, seeds)):
             method = group.run.method
             if method in NAMES:
-                gain = group.forward_transfer(single_task_scores(alone, group.run))
+                own = single_task_scores(alone, group.run)
+                gain = over_seeds(group, lambda seed, own=own: seed.forward_transfer(own))
                 unknown = group.estimate(UNKNOWN[method]) if method in UNKNOWN else None
-                given, lost = group.estimate("oracle"), group.forgetting()
+                given, lost = group.estimate("oracle"), over_seeds(group, Group.forgetting)
                 yield Row(title, NAMES[method], len(group.trials), given, unknown, lost, gain)
 
 
@@ -87,7 +99,9 @@ def summary_table(*studies: str) -> str:
     for row in summary():
         if studies and row.study not in studies:
             continue
-        numbers = (f"{x:.2f}" if x is not None else "–" for x in (row.forgetting, row.transfer))
+        numbers = (
+            str(x).replace("-0.00", "0.00") if x is not None else "–" for x in (row.forgetting, row.transfer)
+        )
         unknown = row.unknown or ("as given" if row.method == NAMES[ONE_HEAD] else "–")
         name = f"**{row.method}**" if row.method == NAMES[OURS] else row.method
         lines.append(
@@ -321,7 +335,40 @@ def draw_curve() -> Any:
         axes.plot(steps, solved.mean(0), color=colour, lw=2, label=NAMES[group.run.method])
         axes.fill_between(steps, *np.quantile(solved, [0.25, 0.75], 0), color=colour, alpha=0.15, lw=0)
     axes.set(xlabel="frames", ylabel="levels solved, of five", ylim=(0, 5.7), xlim=(0, spans[-1][1]))
+    axes.xaxis.set_major_formatter(lambda frames, _: f"{frames / 1000:.0f}k" if frames else "0")
     axes.legend(frameon=False, fontsize=9, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    plain(axes)
+    return figure
+
+
+def draw_selection() -> Any:
+    """What each selector collects, as a part of the oracle's, from the table of its page."""
+    (table,) = tables_in((ROOT / SELECTION).read_text(encoding="utf-8"))
+    found = [(row[0].strip("*"), *map(float, row[1].split(" ± "))) for row in map(cells, table[2:])]
+    rows = [(name, Estimate(mean, Interval(mean - error, mean + error))) for name, mean, error in found]
+    return _lying_bars(rows, "reward collected / the oracle's (20 seeds, ± standard error)")
+
+
+def speed_table() -> list[str]:
+    """The table of the benchmarks, also where it is written in parts with one head."""
+    first, *others = tables_in(SPEED.read_text(encoding="utf-8"))
+    return first + [line for part in others if part[0] == first[0] for line in part[2:]]
+
+
+def draw_speed() -> Any:
+    """How many times as fast as the plain way, from the table of the benchmarks."""
+    rows = [(row[0], float(row[-1])) for row in map(cells, speed_table()[2:])]
+    figure = new_figure(10, 0.8 + 0.2 * len(rows))
+    axes = figure.subplots()
+    places = np.arange(len(rows))[::-1]
+    colours = [COLOURS["task given"] if ratio >= 1 else COLOURS["one"] for _, ratio in rows]
+    axes.barh(places, [ratio - 1 for _, ratio in rows], 0.65, left=1, color=colours)
+    for place, (_, ratio) in zip(places, rows, strict=True):
+        axes.text(max(ratio, 1.0) * 1.1, place, f"{ratio:.3g}", va="center", fontsize=7, color=INK)
+    axes.set_xscale("log")
+    axes.set(yticks=places, yticklabels=[name for name, _ in rows], xlabel="plain / owlrl, CPU time")
+    axes.tick_params(axis="y", labelsize=7)
+    axes.axvline(1, color=QUIET, lw=1)
     plain(axes)
     return figure
 
@@ -335,6 +382,8 @@ def draw_completions() -> Any:
     return completions([trial for group in _of_sc5(*NAMES) for trial in group.trials])
 
 
+SELECTION = "docs/results/selection.md"
+SPEED = ROOT / "benchmarks" / "RESULTS.md"
 THOUSAND = f"{RUNS}/thousand"
 
 # Each figure, and what it is drawn from.
@@ -356,6 +405,8 @@ FIGURES: dict[str, tuple[Callable[[], Any], Sequence[str]]] = {
     "selection-bars": (lambda: selection_bars(_of_sc5(PAPER)[0]), [GRID]),
     "multi-mnist": (lambda: draw_supervised(supervised_rows(ROOT / MULTI_MNIST)), [MULTI_MNIST]),
     "thousand": (lambda: draw_thousand(looks(results_in(THOUSAND))), [THOUSAND]),
+    "selection": (draw_selection, [SELECTION]),
+    "speed": (draw_speed, ["benchmarks/RESULTS.md"]),
     "reference-sac": (draw_sac, [f"{RUNS}/sac_returns.jsonl"]),
     **{
         name: (partial(compared.draw, name), [runs, "scripts/compared.py"])

@@ -35,6 +35,8 @@ def _shown(output: dict[str, Any]) -> str:
     if kind := next((kind for kind in PICTURES if kind in data), None):
         text = "".join(_text(data[kind]).split())
         return f'<div class="output"><img alt="what the cell draws" src="data:{kind};base64,{text}"></div>'
+    if "text/markdown" in data:
+        return _text(data["text/markdown"])
     text = _text(output["text"] if "text" in output else data.get("text/plain", ""))
     return f":::{{container}} output\n```text\n{text.rstrip()}\n```\n:::"
 
@@ -43,7 +45,7 @@ def notebook_page(path: Path) -> str:
     """The page: text, code, and what each cell printed and drew."""
     parts = []
     for cell in _cells(path):
-        source = _text(cell["source"])
+        source = _text(cell["source"]).replace("](../docs/", "](../")  # a notebook lies in examples
         parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
         parts += map(_shown, cell.get("outputs", ()))
     name = path.name

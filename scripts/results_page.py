@@ -14,8 +14,10 @@ Run from the root of the checkout after new runs: ``python -m scripts.results_pa
     <!-- end -->
 
 is filled from the results in the directory; the tests compare the pages with it. Headings of the
-tables are set in bold, since what is folded away has no place in a table of contents. The table of the bare
-call is what ``python benchmarks/defaults.py --table`` prints; the summary is that of ``scripts.figures``.
+tables are set in bold, since what is folded away has no place in a table of contents. A block
+``<!-- telling N: METHOD POLICY; ... -->`` repeats some rows of the N-th of these tables. The table of the
+bare call is what ``python benchmarks/defaults.py --table`` prints; the summary is that of
+``scripts.figures``.
 Blocks of docs/paper.md and of the studies that are comparisons are made by the functions in ``BLOCKS``.
 """
 
@@ -31,8 +33,8 @@ from benchmarks.mixed_rewards import table as mixed_table
 from owlrl.experiments import paper_tables, selections, study_runs, study_table, thousand
 from owlrl.experiments.multi_mnist import supervised_rows, supervised_table
 from scripts import compared
-from scripts.figures import GRID, MULTI_MNIST, NAMES, RUNS, THOUSAND, groups_of, summary_table
-from scripts.results_data import ROOT, results_in
+from scripts.figures import GRID, MULTI_MNIST, NAMES, RUNS, THOUSAND, groups_of, speed_table, summary_table
+from scripts.results_data import ROOT, cells, folded, picked, results_in, tables_in
 
 PAGES = [*sorted((ROOT / "docs" / "results").glob("*.md")), ROOT / "docs" / "paper.md"]
 PRINTED = re.compile(
@@ -43,8 +45,9 @@ PRINTED = re.compile(
 
 SUMMARY = re.compile(r"<!-- summary(?P<studies>[^>]*) -->\n(?P<table>.*?)<!-- end summary -->", re.DOTALL)
 BARE_CALL = re.compile(r"<!-- defaults -->\n(?P<table>.*?)<!-- end defaults -->", re.DOTALL)
-
-
+TELLING = re.compile(
+    r"<!-- telling (?P<number>\d+): (?P<rows>[^>]*) -->\n(?P<table>.*?)<!-- end telling -->", re.DOTALL
+)
 BLOCK = re.compile(r"<!-- (?P<name>(?:paper|study)-\S+) -->\n(?P<table>.*?)<!-- end (?P=name) -->", re.DOTALL)
 
 
@@ -63,20 +66,53 @@ def selection_table() -> str:
     return "\n".join(lines) + "\n"
 
 
+def telling(number: int, rows: str, printed: str) -> str:
+    """Rows of the number-th printed table of policies, named by method and policy, without empty columns."""
+    table = [table for table in tables_in(printed) if table[0].startswith("| method | policy ")][number]
+    wanted = [row.strip().split(" ") for row in rows.split(";")]
+    return picked(table, lambda row: row[:2] in wanted, drop_empty=True)
+
+
+def thousand_block() -> str:
+    """The last row of each method, or three rows of the only one; all rows folded away."""
+    (table,) = tables_in(thousand.table(thousand.looks(results_in(THOUSAND))))
+    rows = [cells(line) for line in table[2:]]
+    last = list({row[0]: row for row in rows}.values())
+    shown = last if len(last) > 2 else [rows[0], rows[len(rows) // 2], rows[-1]]
+    return f"\n{picked(table, lambda row: row in shown)}\n{folded('All rows', table)}\n"
+
+
+def speed_block() -> str:
+    """The row with the largest ratio, the middle one and the one with the smallest; all rows folded away."""
+    table = speed_table()
+    by_ratio = sorted((cells(line) for line in table[2:]), key=lambda row: float(row[-1]))
+    shown = [by_ratio[0], by_ratio[len(by_ratio) // 2], by_ratio[-1]]
+    return f"\n{picked(table, lambda row: row in shown)}\n{folded('All rows', table)}\n"
+
+
 BLOCKS = {
     "paper-tables": lambda: paper_tables([*results_in(GRID), *results_in(f"{RUNS}/paper")]),
     "paper-selection": selection_table,
     "paper-multi-mnist": lambda: supervised_table(supervised_rows(ROOT / MULTI_MNIST)),
     "paper-mixed": mixed_table,
-    "study-thousand": lambda: f"\n{thousand.table(thousand.looks(results_in(THOUSAND)))}\n\n",
+    "study-thousand": thousand_block,
+    "study-speed": speed_block,
     **{f"study-{name}": partial(compared.block, name) for name in compared.STUDIES},
 }
 
 
 def bare_call() -> str:
-    """The table of the defaults, from all runs that are there."""
+    """The verdict, the three tasks that reach least with the task unknown, and all tasks folded away."""
     files = sorted(DEFAULTS.glob("*.json"))
-    return defaults_table(json.loads(file.read_text(encoding="utf-8")) for file in files)
+    text = defaults_table(json.loads(file.read_text(encoding="utf-8")) for file in files)
+    table, _, verdict = text.partition("\n\n")
+    lines = table.splitlines()
+    place = cells(lines[0]).index("unknown / given")
+    worst = sorted(
+        (row for row in map(cells, lines[2:]) if row[place] != "–"), key=lambda row: float(row[place])
+    )
+    least = picked(lines, lambda row: row in worst[:3])
+    return f"\n{verdict}\n\nThe three tasks that lose most:\n\n{least}\n{folded('All tasks', lines)}"
 
 
 def printed(command: re.Match[str]) -> str:
@@ -97,6 +133,12 @@ def of_paper(found: re.Match[str]) -> str:
     return f"<!-- {found['name']} -->\n{BLOCKS[found['name']]()}<!-- end {found['name']} -->"
 
 
+def _told(page: str, found: re.Match[str]) -> str:
+    (command,) = PRINTED.finditer(page)
+    rows = telling(int(found["number"]), found["rows"], printed(command))
+    return f"<!-- telling {found['number']}: {found['rows']} -->\n{rows}<!-- end telling -->"
+
+
 def filled(page: str) -> str:
     """The page with each command's own tables below it."""
 
@@ -109,6 +151,7 @@ def filled(page: str) -> str:
         lambda found: f"<!-- {found['name']} -->\n{BLOCKS[found['name']]()}<!-- end {found['name']} -->", page
     )
     page = SUMMARY.sub(summed_up, page)
+    page = TELLING.sub(partial(_told, page), page)
     page = BARE_CALL.sub(lambda _: f"<!-- defaults -->\n{bare_call()}\n<!-- end defaults -->", page)
     return PRINTED.sub(fill, page)
 

@@ -134,11 +134,18 @@ WALK = {
         ("evidence", "scores all heads"),
         ("selection", "shifts its weight"),
     ],
+    "a task changes, nobody says so": [
+        ("memory", "new rows, known rows"),
+        ("changes", "do they contradict?"),
+        ("stream", "the other task enters"),
+        ("replay", "rows move with it"),
+        ("heads", "old head put back"),
+    ],
 }
 
 
 def walk_svg() -> str:
-    """The walk of a row: in training, when a task ends, and when the task is unknown."""
+    """The walk of a row: in training, when a task ends or changes, and when the task is unknown."""
     width, high, gap = 118.0, 48.0, 22.0
     columns = max(map(len, WALK.values()))
     total = 32 + columns * (width + gap)
@@ -153,7 +160,7 @@ def walk_svg() -> str:
                 body.append(_arrow(x + width + 2, y + high / 2, x + width + gap - 3, y + high / 2))
         y += high + 18
     return _svg(
-        total, y, "The walk of a row through the rooms, in training, at a task's end and at test.", body
+        total, y, "The walk of a row through the rooms: training, end of a task, task unknown, change.", body
     )
 
 

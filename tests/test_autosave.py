@@ -111,7 +111,7 @@ def test_a_failing_save_is_warned_of_and_changes_no_file(tmp_path, clock):
     saver.now(), saver.now()
     kept = files(saver.path)
     for clock.now in (10, 20):
-        with pytest.warns(UserWarning, match="No space left on device.*training goes on"):
+        with pytest.warns(UserWarning, match="No space left on device.*training continues"):
             saver.tick()
         assert files(saver.path) == kept == {"state.txt": "1", "state.1.txt": "0"}
     clock.now = 29  # a failed one is not tried again at once

@@ -145,7 +145,7 @@ def test_a_stopped_training_goes_on(tmp_path, capsys, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(keeping.Keeper, "tick", stopping)
         assert main(command) == 130
-    assert "the same command goes on from there" in capsys.readouterr().err
+    assert "the same command continues from there" in capsys.readouterr().err
     (part,) = tmp_path.iterdir()
     assert main(command) == 0
     assert capsys.readouterr().out.startswith(f"going on from {part}\n")
@@ -478,7 +478,7 @@ def test_ctrl_c_says_how_to_go_on(capsys, monkeypatch, tmp_path):
 
     monkeypatch.setattr(comparison, "run_trial", stop)
     assert main(["reproduce", "sc3", "--output", str(tmp_path)]) == 130
-    assert "the same command goes on from there" in capsys.readouterr().err
+    assert "the same command continues from there" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", [["reproduce", "headline", "--list"], ["demo", "--help"]])

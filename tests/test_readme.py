@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import itertools
 import re
 import subprocess
 import sys
@@ -69,12 +72,31 @@ def blocks(text: str, have: str | None = None) -> list[tuple[int, str]]:
 
 
 def run(page: Path, text: str, have: str | None = None) -> dict[str, object]:
-    """Run a page's blocks in order in one namespace; a traceback names the page's own line."""
+    """Run a page's blocks in order in one namespace; a traceback names the page's own line.
+
+    A block with a text block right below it prints that, up to the numbers.
+    """
     namespace: dict[str, object] = {"__name__": "__main__"}
+    shown = shown_below(text)
     for line, code in blocks(text, have):
         padded = "\n" * (line - 1) + code
-        exec(compile(padded, str(page), "exec", dont_inherit=True), namespace)
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            exec(compile(padded, str(page), "exec", dont_inherit=True), namespace)
+        if line in shown:
+            assert without_numbers(printed.getvalue()) == without_numbers(shown[line]), f"{page}, line {line}"
     return namespace
+
+
+def shown_below(text: str) -> dict[int, str]:
+    """The text blocks right below a block that is run, by the line of the latter's code."""
+    found = tokens(text)
+    return {
+        block.map[0] + 2: after.content
+        for block, after in itertools.pairwise(found)
+        if block.type == after.type == "fence"
+        and block.info.strip() in {RUN, RUN_AS_PATCHED}
+        and after.info.strip() == "text"
+    }
 
 
 def named_targets(text: str) -> set[str]:
@@ -122,19 +144,20 @@ for line, code in {blocks!r}:
 
 
 def shown_outputs(text: str) -> list[str]:
-    """What a page shows below each of its blocks that are run, or an error where it shows nothing."""
+    """What a page shows below each of its blocks that are run, or an error where one shows nothing."""
     fences = [token for token in tokens(text) if token.type == "fence"]
     shown = []
     for block, after in zip(fences, [*fences[1:], None], strict=True):
-        if block.info.strip() in {RUN, RUN_AS_PATCHED}:
-            if after is None or after.info.strip() != "text":
-                raise ValueError(f"line {block.map[0] + 1}: the block does not show its output")
+        language = block.info.strip()
+        if language in {RUN, RUN_AS_PATCHED, "bash"} and (after is None or after.info.strip() != "text"):
+            raise ValueError(f"line {block.map[0] + 1}: the block does not show its output")
+        if language in {RUN, RUN_AS_PATCHED}:
             shown.append(after.content)
     return shown
 
 
 def without_numbers(text: str) -> str:
-    return re.sub(r"-?\d+(\.\d+)?", "#", text)
+    return re.sub(r"-?\d+(\.\d*)?(e[+-]?\d+)?", "#", text)
 
 
 def test_each_block_of_the_readme_runs_by_itself_and_prints_what_is_shown(tmp_path):
@@ -171,6 +194,8 @@ def test_a_block_without_its_output_is_noticed():
     for rest in ("", "```bash\nls\n```\n"):
         with pytest.raises(ValueError, match="line 1: the block does not show"):
             shown_outputs("```python\nprint(1)\n```\n\n" + rest)
+    with pytest.raises(ValueError, match="line 1: the block does not show"):
+        shown_outputs("```bash\nls\n```\n")
 
 
 def test_name_version_and_length_are_those_that_were_promised():
@@ -220,6 +245,14 @@ def test_blocks_share_a_namespace_and_diffs_run_as_patched():
     namespace = run(README, PAGE)
     assert (namespace["x"], namespace["y"], namespace["z"]) == (1, 2, 4)
     assert named_targets(PAGE) == {"demo", "test"}
+
+
+def test_what_is_shown_below_a_block_is_what_it_prints():
+    text = "```python\nprint('a', 1.5)\n```\n\n```text\na {}\n```\n"
+    run(README, text.format("27e-3"))
+    with pytest.raises(AssertionError, match=r"README\.md, line 2"):
+        run(README, text.format("b"))
+    run(README, text.replace("\n\n```text", "\n\nNot its output:\n\n```text").format("b"))
 
 
 def test_a_block_that_needs_a_package_runs_where_it_is():

@@ -7,7 +7,18 @@ from typing import Any
 
 from benchmarks.defaults import judgements, verdict
 from scripts.figures import DIGESTS, FIGURES, IMAGES, digests, from_notebooks, summary_table
-from scripts.results_page import BARE_CALL, BLOCK, BLOCKS, PAGES, PRINTED, SUMMARY, bare_call, printed
+from scripts.results_page import (
+    BARE_CALL,
+    BLOCK,
+    BLOCKS,
+    PAGES,
+    PRINTED,
+    SUMMARY,
+    TELLING,
+    bare_call,
+    printed,
+    telling,
+)
 
 ALL_TEXT = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
 GALLERY = (IMAGES.parent / "gallery.md").read_text(encoding="utf-8")
@@ -59,6 +70,20 @@ def test_the_summary_is_that_of_the_runs():
         table = summary_table(*block["studies"].split())
         assert table.count("**owlrl**") >= 1
         assert block["table"] == f"{table}\n", "the runs have changed; run: make figures"
+
+
+def test_telling_rows_are_three_rows_of_the_tables_below_them():
+    seen = 0
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        for found in TELLING.finditer(text):
+            (command,) = PRINTED.finditer(text)
+            assert found["table"] == telling(int(found["number"]), found["rows"], command["tables"]), (
+                page.name
+            )
+            assert found["table"].count("\n") == 2 + 3, page.name
+            seen += 1
+    assert seen >= 4
 
 
 def test_figures_are_drawn_from_the_runs_as_they_are():

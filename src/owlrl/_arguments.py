@@ -129,7 +129,7 @@ class Arguments:
         return value
 
     def problem(self, text: str | None) -> None:
-        """Note a problem found elsewhere; None is none."""
+        """Add a problem found elsewhere; None adds nothing."""
         if text:
             self.problems.append(text)
 
@@ -142,7 +142,7 @@ class Arguments:
 
 
 def own_seed(seed: int | None) -> int:
-    """``seed``, or where it is None that of torch's global generator, which is read and not advanced.
+    """``seed``, or where it is None that of torch's global generator, which is read but not advanced.
 
     >>> import torch
     >>> from owlrl._arguments import own_seed
@@ -154,7 +154,7 @@ def own_seed(seed: int | None) -> int:
 
 
 def own_generator(seed: int | None, *key: int) -> np.random.Generator:
-    """A separate generator from `own_seed` and a key that tells it from others of the same seed.
+    """A separate generator from `own_seed` and a key that distinguishes it from others of the same seed.
 
     >>> from owlrl._arguments import own_generator
     >>> bool(own_generator(0, 1).random() == own_generator(0, 2).random())

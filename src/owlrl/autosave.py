@@ -1,4 +1,4 @@
-"""`Autosave`: saves a wrapper by itself while its learner trains, so that a crash costs a minute."""
+"""`Autosave`: saves a wrapper while its learner trains, so that a crash costs at most a minute."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ Callback = Callable[[], None]
 
 
 def when_whole(learner: object, key: str, action: Callback) -> None:
-    """Run ``action()`` when nothing is half done: now, unless the learner knows better.
+    """Run ``action()`` when no step is incomplete: now, unless the learner delays it.
 
     Args:
         learner: one that runs its own loop may have a method ``when_whole(key, action)``.
-        key: of several actions with the same one that wait, the last is run.
+        key: of several waiting actions with the same key, only the last is run.
         action: what to do.
 
     >>> from owlrl.autosave import when_whole
@@ -44,31 +44,30 @@ class Counter(Protocol):
 
 
 class Autosave:
-    """Saves every so often; `OwlWrapper.autosave` makes it.
+    """Saves at intervals; `OwlWrapper.autosave` makes it.
 
     A learner that runs its own loop (a Stable-Baselines3 model, an `owlrl.learners.DQN` or `SAC`) calls it at
-    the moments that can be gone on from exactly: before a rollout, after a frame. Where the loop is your
-    own, nobody but you knows them: call `tick` at the end of each turn of it, when the row is stored and the
-    update is made. Without ticks it saves at the end of the block only.
+    moments from which training can be resumed exactly: before a rollout, after a frame. In your own loop
+    only you know these moments: call `tick` at the end of each iteration, when the row is stored and the
+    update is made. Without ticks it saves only at the end of the block.
 
-    The newest state is at ``path``, say ``state.safetensors``, those before it at ``state.1.safetensors``,
-    ``state.2.safetensors`` and so on. A file is replaced when the new one is complete: whenever it is
-    killed, there is a whole one. A save that fails (a full disk) is warned of, the files stay and training
-    goes on. A block that an exception ends is not saved: what is there can be gone on from exactly.
+    The newest state is at ``path``, e.g. ``state.safetensors``, those before it at ``state.1.safetensors``,
+    ``state.2.safetensors`` and so on. A file is replaced only when the new one is complete, so there is
+    always a complete one. A save that fails (a full disk) gives a warning, and training continues.
+    If an exception ends the block, nothing is saved: the last file can be resumed from exactly.
 
     Args:
         save: writes a file, e.g. ``owl.save``.
-        at_border: calls back at moments that are safe, e.g. ``learner.at_border``; it returns None where it
-            cannot.
+        at_border: calls back at safe moments, e.g. ``learner.at_border``; returns None if it cannot.
         counter: its ``total`` is what ``steps`` counts: the wrapper's guard, for optimizer steps.
-        path: where to.
+        path: the file to write.
         seconds: save when so many have passed; None for no such limit.
         steps: save when so many optimizer steps were made, if that is sooner; None for no such limit.
-        keep: how many files there are to be.
+        keep: how many files to keep.
 
     Attributes:
         saves: how many files were written.
-        failures: how many could not be.
+        failures: how many saves failed.
 
     >>> import tempfile
     >>> from pathlib import Path
@@ -115,12 +114,12 @@ class Autosave:
         self._stopped = False
 
     def tick(self) -> None:
-        """Here a state may be saved: do it if it is time."""
+        """A safe moment: save if it is time."""
         if not self._stopped and self._is_due():
             self.now()
 
     def now(self) -> bool:
-        """Save, whatever the time; False if it failed, which is warned of."""
+        """Save now; False, with a warning, if it failed."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             previous = self._second_name() if self.keep > 1 else None
@@ -130,7 +129,7 @@ class Autosave:
             self.failures += 1
             warnings.warn(
                 f"OwlWrapper.autosave: {self.path} could not be written ({type(error).__name__}: {error}); "
-                "what was there stays, and training goes on",
+                "the old file stays, and training continues",
                 UserWarning,
                 stacklevel=3,
             )
@@ -143,14 +142,14 @@ class Autosave:
         return True
 
     def stop(self) -> None:
-        """Save once more, and no more after that."""
+        """Save once more, then stop."""
         if self._stopped:
             return
         self.cancel()
         self.now()
 
     def cancel(self) -> None:
-        """Save no more."""
+        """Stop saving."""
         self._stopped = True
         if self._remove is not None:
             self._remove()
@@ -199,7 +198,7 @@ class Autosave:
         return self._aside
 
     def _shift(self, previous: Path | None) -> None:
-        """Let every older file be one older."""
+        """Rename every older file by one."""
         if previous is None:
             return
         for age in range(self.keep - 1, 1, -1):

@@ -5,11 +5,11 @@ before anything is used. The file is read once, through one descriptor: while an
 gives the old or the new state, never a mixture.
 
 **Old or new.** A save writes a temporary file beside the target, flushes it to disk and moves it over the
-target: whatever interrupts it, the file is either the old one or the new one.
+target: if it is interrupted, the file is either the old one or the new one.
 
 Layout: 8 bytes with the length of the header, the header (JSON in ASCII), the data. ``__metadata__`` comes
 first in the header, with ``format``, ``digest`` and ``data_digest`` at fixed places, and ``state``: the tree
-as JSON, in which tensors and arrays stand by their names.
+as JSON, in which tensors and arrays are represented by their names.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ NUMPY_NAMES = {dtype: name for name, dtype in NUMPY_TYPES.items()}
 def save_state(path: str | os.PathLike[str], state: object) -> None:
     """Write a tree of dicts, lists, tensors, arrays, numbers, strings and None, atomically.
 
-    The arrays are written piece by piece from where they are: beside the tree it takes a few MB of memory.
+    The arrays are written piece by piece from where they are: it takes only a few MB of extra memory.
     A link stays a link (the file it leads to is replaced) and a file keeps its mode.
 
     >>> import tempfile, torch
@@ -173,7 +173,7 @@ def get_rng_state() -> dict[str, Any]:
 
 
 def set_rng_state(state: dict[str, Any]) -> None:
-    """Put the global generators back to what `get_rng_state` saw: all of them, or none.
+    """Restore the states of the global generators from `get_rng_state`: all of them, or none.
 
     >>> from owlrl.checkpoint import get_rng_state, set_rng_state
     >>> set_rng_state(get_rng_state())
@@ -181,7 +181,7 @@ def set_rng_state(state: dict[str, Any]) -> None:
     Traceback (most recent call last):
     ...
     owlrl.errors.OwlValueError: set_rng_state: the state does not fit (KeyError: 'torch'); expected what \
-get_rng_state() gave
+get_rng_state() returned
     """
     before = get_rng_state()
     try:
@@ -190,7 +190,7 @@ get_rng_state() gave
         _set_generators(before)
         raise OwlValueError(
             f"set_rng_state: the state does not fit ({type(error).__name__}: {error}); expected what "
-            "get_rng_state() gave"
+            "get_rng_state() returned"
         ) from error
     except BaseException:
         _set_generators(before)
@@ -360,7 +360,7 @@ def _pieces(array: np.ndarray, scratch: np.ndarray) -> Iterator[memoryview]:
 
 
 class _Unreadable(Exception):
-    """What is wrong with a file, said as the end of a sentence that begins with its path."""
+    """What is wrong with a file, as the end of a sentence that begins with its path."""
 
 
 CUT_SHORT = "was it cut short or damaged on its way? Copy it again, or go back to an earlier one"
@@ -543,9 +543,9 @@ def _open_temporary(target: Path, mode: int) -> tuple[int, Path]:
 
 
 def _remove_leftovers(target: Path) -> None:
-    """Remove temporary files of ``target`` whose process was killed: the system has given up their lock.
+    """Remove temporary files of ``target`` whose process was killed: the system has released their lock.
 
-    Where locks are not to be had, those that nobody has written to for a day.
+    Where locks are not available, those that were not written to for a day.
     """
     pattern = re.compile(re.escape(_temporary_stem(target)) + "[0-9a-f]{12}\\.tmp")
     with suppress(OSError), os.scandir(target.parent) as entries:

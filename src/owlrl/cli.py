@@ -30,7 +30,7 @@ EXAMPLES = {
   owlrl demo pendulum
   owlrl demo stream
 """,
-    "compare": """Compare methods on your own tasks with your own model, as a file of Python says.
+    "compare": """Compare methods on your own tasks with your own model, defined in a Python file.
 
   owlrl compare my_study.py
   owlrl compare my_study.py --jobs 2 --seeds 5 --output runs/mine
@@ -43,7 +43,7 @@ The file has, for example:
   def make_model(env, seed):
       return stable_baselines3.SAC("MlpPolicy", env, seed=seed)
 """,
-    "diagnose": """Say how much the tasks of a study file contradict each other, before all runs are made.
+    "diagnose": """Measure how much the tasks of a study file contradict each other, before any run.
 
   owlrl diagnose my_study.py
   owlrl diagnose my_study.py --steps 5000
@@ -57,12 +57,12 @@ The file has, for example:
   owlrl train --tasks Crossroads-4 --arguments breadcrumbs=true --frames 30000
   owlrl train --env-id owlrl/Pendulum-v0 --angles 90 -90 --json
 """,
-    "evaluate": """Evaluate what was trained, on its own tasks or on any levels.
+    "evaluate": """Evaluate a trained run, on its own tasks or on any levels.
 
   owlrl evaluate runs/sc3-owl-memory-s0-….safetensors
   owlrl evaluate runs/….safetensors --levels 1 2 3 --policies hedge+td random --json
 """,
-    "reproduce": """Do all runs of a study, several at once, and print its tables.
+    "reproduce": """Make all runs of a study, several at once, and print its tables.
 
   owlrl reproduce --list
   owlrl reproduce sc3 --seeds 3 --jobs 2
@@ -70,7 +70,7 @@ The file has, for example:
   owlrl reproduce headline --seeds 10 --jobs 8 --backend dask --scheduler tcp://host:8786
   owlrl reproduce headline --list
 """,
-    "report": """Put tables and pictures of all results in a directory on one page.
+    "report": """Write tables and pictures of all results in a directory to one page.
 
   owlrl report runs
   owlrl report runs --output report.html --episodes 1
@@ -110,26 +110,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _read_no_more()
         return CLOSED
     except KeyboardInterrupt:
-        kept = "; what is done so far stays, the same command goes on from there"
+        kept = "; finished work is kept, the same command continues from there"
         _say(f"stopped{kept if given[:1] and given[0] in KEEPING else ''}")
         return STOPPED
     except (OwlError, OSError, MemoryError) as error:
         _say(f"{error}" or "there is not enough memory")
         return 2
-    except Exception as error:  # ours: nobody else's work is to end in a page of code
+    except Exception as error:  # a bug of ours: one line instead of a page of code
         if os.environ.get(WHOLE):
             raise
         frame = traceback.extract_tb(error.__traceback__)[-1]
         _say(
-            f"{type(error).__name__}: {error} ({Path(frame.filename).name}:{frame.lineno}); this should not "
-            f"have happened: if what was given is in order, please report it with all of {WHOLE}=1 owlrl …"
+            f"{type(error).__name__}: {error} ({Path(frame.filename).name}:{frame.lineno}); this is a "
+            f"bug: please report it with the full output of {WHOLE}=1 owlrl …"
         )
         return BROKEN
 
 
 @contextmanager
 def _usable_terminal() -> Iterator[None]:
-    """Streams that are there and take any letter, some columns to print in, a directory to be in."""
+    """Make sure of open streams that take any character, a terminal width and a current directory."""
     try:
         Path.cwd()
     except FileNotFoundError as error:  # in which torch would end the process
@@ -162,13 +162,13 @@ def _environment(name: str, value: str) -> Iterator[None]:
 
 
 def _say(text: str) -> None:
-    """One line on stderr, if somebody listens there."""
+    """Write one line to stderr, if it is open."""
     with suppress(OSError, ValueError):
         print(f"owlrl: {' '.join(text.split())}", file=sys.stderr, flush=True)
 
 
 def _read_no_more() -> None:
-    """Let what the interpreter flushes at its end go nowhere."""
+    """Discard what the interpreter flushes at exit."""
     for stream in (sys.stdout, sys.stderr):
         try:
             if stream is not None:
@@ -189,7 +189,7 @@ def _run(given: list[str]) -> int:
 
 
 def _overview() -> str:
-    """All commands with what they are for and an example of each."""
+    """All commands, each with its purpose and an example."""
     lines = [
         f"owlrl {__version__}: continual reinforcement learning around the learner you have.",
         "",

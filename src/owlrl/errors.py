@@ -1,4 +1,4 @@
-"""Errors: each says where, what was got, what was expected and how to fix it.
+"""Errors: each says where it happened, what was given, what was expected and how to fix it.
 
 Every error derives from `OwlError` and from the built-in that fits, so both
 ``except OwlError`` and ``except ValueError`` work.
@@ -51,7 +51,7 @@ class OwlTypeError(OwlError, TypeError):
 
 
 class OwlStateError(OwlError, RuntimeError):
-    """A call that does not fit the state the object is in.
+    """A call that is not allowed in the object's current state.
 
     >>> from owlrl.errors import OwlStateError
     >>> issubclass(OwlStateError, RuntimeError)
@@ -60,7 +60,7 @@ class OwlStateError(OwlError, RuntimeError):
 
 
 class NonFiniteError(OwlError, ArithmeticError):
-    """A NaN or an infinity was met; training stops before it reaches the weights.
+    """A NaN or an infinity was found; training stops before it reaches the weights.
 
     >>> from owlrl.errors import NonFiniteError
     >>> issubclass(NonFiniteError, ArithmeticError)

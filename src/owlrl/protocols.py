@@ -1,8 +1,8 @@
 """What the parts expect of each other: read this file first, then ``wrapper.py``.
 
 An `OffPolicyLearner` owns networks that are `MultiHead`, a `TaskReplay` and optimizers.
-`OwlWrapper` tells it which task it is in; a `Regularizer` guards what the networks already
-know; at test time `Evidence` scores every head on what was just seen and a `HeadSelector`
+`OwlWrapper` sets its task; a `Regularizer` protects what the networks already
+know; at test time `Evidence` scores every head on the last step and a `HeadSelector`
 turns the scores into the head that acts next.
 """
 
@@ -33,20 +33,20 @@ __all__ = [
 
 @runtime_checkable
 class Stateful(Protocol):
-    """Anything with a ``state_dict`` that can be put back: a schedule, an optimizer, a module."""
+    """Anything with a ``state_dict`` that can be loaded: a schedule, an optimizer, a module."""
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to continue, as tensors, arrays, numbers, strings, lists and dicts."""
         ...
 
     def load_state_dict(self, state_dict: dict[str, Any], /) -> Any:
-        """Continue from what ``state_dict`` gave."""
+        """Continue from what ``state_dict`` returned."""
         ...
 
 
 @runtime_checkable
 class MultiHead(Protocol):
-    """A network with one head per task: a `MultiHeadQ`, or someone's network after promotion."""
+    """A network with one head per task: a `MultiHeadQ`, or any network after promotion."""
 
     @property
     def module(self) -> nn.Module:
@@ -72,7 +72,7 @@ class MultiHead(Protocol):
         ...
 
     def per_row(self, *inputs: Tensor, heads: Tensor) -> Tensor:
-        """Outputs (B, A) where row ``b`` is answered by head ``heads[b]``; one trunk pass."""
+        """Outputs (B, A) where row ``b`` is computed by head ``heads[b]``; one trunk pass."""
         ...
 
     def shared_parameters(self) -> dict[str, nn.Parameter]:
@@ -86,17 +86,17 @@ class MultiHead(Protocol):
 
 @dataclass(frozen=True)
 class Consolidation:
-    """What a regularizer may look at, per network, when a task has been learned.
+    """What a regularizer is given per network when a task has been learned.
 
     Attributes:
         network: the network, all its heads.
         head: the head of the task that was just learned.
         inputs: N rows of what the network is called with, from this task.
-        targets: N rows each of whatever ``output`` and ``loss`` need beside the network's output.
+        targets: N rows each of whatever ``output`` and ``loss`` need besides the network's output.
         output: ``output(network_output, *targets) -> (B,)``: the number per row whose
             sensitivity ``importance="output"`` measures; for a Q-network Q(s, a).
         loss: ``loss(network_output, *targets) -> (B,)``: the learner's loss per row.
-        weight: (N,) how much each row counts, with mean 1; None where all count alike.
+        weight: (N,) how much each row counts, with mean 1; None where all count equally.
 
     >>> import torch
     >>> from torch import nn
@@ -121,19 +121,19 @@ class Consolidation:
 class Regularizer(Stateful, Protocol):
     """Keeps what was learned: a penalty that grows as the networks move away from it.
 
-    `owlrl.regularizers.Regularizer` is a base class that leaves two methods to be written.
+    `owlrl.regularizers.Regularizer` is a base class with two methods to write.
     """
 
     def bind(self, learner: OffPolicyLearner, memories: Mapping[str, Any] | None) -> None:
-        """Learn whose networks are guarded, and where the rows of each task are (`owlrl.memory`)."""
+        """Set whose networks are protected, and where the rows of each task are (`owlrl.memory`)."""
         ...
 
     def remember(self, task: str, context: Mapping[str, Consolidation]) -> None:
-        """Take in what ``task`` needs kept; a task seen before replaces its own earlier term."""
+        """Store what ``task`` needs; a task seen before replaces its earlier term."""
         ...
 
     def forget(self, task: str) -> None:
-        """Keep nothing of ``task`` any more."""
+        """Drop everything of ``task``."""
         ...
 
     def penalty(self) -> Tensor:
@@ -141,7 +141,7 @@ class Regularizer(Stateful, Protocol):
         ...
 
     def watch(self) -> dict[str, float]:
-        """Numbers for a log: how far old heads have drifted, how hard they are pulled."""
+        """Numbers for a log: the drift of old heads and the pull on them."""
         ...
 
     def attach(self, optimizer: Optimizer) -> None:
@@ -193,7 +193,7 @@ class TaskReplay(Stateful, Protocol):
 class HeadSelector(Protocol):
     """Chooses a head when the task is unknown.
 
-    `owlrl.selection.Selector` is the base that all built-in selectors have, and a user's may have.
+    `owlrl.selection.Selector` is the base class of the built-in selectors and of your own.
 
     Everything comes in two shapes: for one episode (``reset(n)``: an int, an array (n,)) and
     for E episodes side by side (``reset(n, num_episodes=E)``: arrays (E,) and (E, n)).
@@ -201,11 +201,11 @@ class HeadSelector(Protocol):
 
     @property
     def needs_values(self) -> bool:
-        """Whether ``observe_values`` is to be called before ``select``."""
+        """Whether ``observe_values`` must be called before ``select``."""
         ...
 
     def observe_values(self, values: np.ndarray) -> None:
-        """Take in the greedy value of each head at the current observation: (n,) or (E, n)."""
+        """Update with the greedy value of each head at the current observation: (n,) or (E, n)."""
         ...
 
     def reset(
@@ -219,7 +219,7 @@ class HeadSelector(Protocol):
         ...
 
     def update(self, losses: np.ndarray, *, mask: np.ndarray | None = None) -> None:
-        """Take in one loss per head, lower is better: (n,) or (E, n); with ``mask`` only some episodes."""
+        """Update with a loss per head, lower is better: (n,) or (E, n); with ``mask`` only some episodes."""
         ...
 
     @property
@@ -232,7 +232,7 @@ class HeadSelector(Protocol):
 class Evidence(Stateful, Protocol):
     """Scores heads on transitions: the lower, the more it looks like that head's task.
 
-    `owlrl.evidence.Evidence` is the base that all built-in evidence has, and a user's may have.
+    `owlrl.evidence.Evidence` is the base class of the built-in evidence and of your own.
     """
 
     def calibrate(self, learner: OffPolicyLearner, head: int, rows: Transitions) -> None:
@@ -250,7 +250,7 @@ class Evidence(Stateful, Protocol):
 
 @runtime_checkable
 class OffPolicyLearner(Protocol):
-    """All that `OwlWrapper` needs to know of a learner; it never runs the learner's loop.
+    """Everything that `OwlWrapper` needs to know about a learner; it never runs the learner's loop.
 
     `QLearner` describes a hand-written DQN this way in one call.
     """
@@ -292,22 +292,22 @@ class OffPolicyLearner(Protocol):
 
     @property
     def seed(self) -> int | None:
-        """The seed that the learner was given, where it knows one: parts without a seed take it."""
+        """The learner's seed, if it knows one; parts without a seed use it."""
         ...
 
     def scaling(self) -> Any:
-        """How raw rows become what the networks see now, a `owlrl.memory.Scaling`; None where they are it."""
+        """How raw rows become the networks' inputs now, a `owlrl.memory.Scaling`; None for no scaling."""
         ...
 
     def finish_task(self) -> None:
-        """A task is left: put what is to be kept (averaged weights, say) into the networks.
+        """A task ends: put what should be kept (e.g. averaged weights) into the networks.
 
         Called before anything of the task is remembered.
         """
         ...
 
     def trial(self, row: Transitions | None) -> list[str]:
-        """Run a row (None: one of zeros) through all that is needed later; everything that fails.
+        """Run a row (None: one of zeros) through everything needed later; return what fails.
 
         Forward pass, heads, TD errors, consolidation; in evaluation mode, with the generators as before
         and nothing changed. Called when the learner is wrapped, and with the first row that it stores.
@@ -315,7 +315,7 @@ class OffPolicyLearner(Protocol):
         ...
 
     def problems(self) -> list[str]:
-        """Everything wrong that can be seen before anything is changed."""
+        """All problems that can be found before anything is changed."""
         ...
 
     def bind(self) -> None:
@@ -323,7 +323,7 @@ class OffPolicyLearner(Protocol):
         ...
 
     def unbind(self, head: int) -> None:
-        """Give the networks back with ``head`` as their only one."""
+        """Make the networks plain again, with ``head`` as their only one."""
         ...
 
     def add_head(self, *, num_actions: int | None = None) -> int:
@@ -331,7 +331,7 @@ class OffPolicyLearner(Protocol):
         ...
 
     def reset_head(self, head: int) -> None:
-        """Let a head of every network and target start over, as a new one would."""
+        """Reset a head of every network and target, as if it were new."""
         ...
 
     def set_env(self, env: object) -> None:
@@ -339,7 +339,7 @@ class OffPolicyLearner(Protocol):
         ...
 
     def record(self, numbers: Mapping[str, float]) -> None:
-        """Write numbers to the learner's own log; nothing where it has none."""
+        """Write numbers to the learner's own log, if it has one."""
         ...
 
     def at_border(self, callback: Callable[[], None]) -> Callable[[], None] | None:
@@ -352,12 +352,12 @@ class OffPolicyLearner(Protocol):
     def prepare(self, observation: Any) -> Tensor:
         """What the networks are called with for a batch of raw observations.
 
-        A tensor, or for learners of such observations a dict of arrays; what was prepared stays as it is.
+        A tensor, or a dict of arrays for dict observations; prepared input is returned unchanged.
         """
         ...
 
     def inputs(self, name: str, rows: Transitions) -> tuple[Tensor, ...]:
-        """What network ``name`` is called with for ``rows``, raw or scaled as they are."""
+        """The inputs of network ``name`` for ``rows``, raw or scaled."""
         ...
 
     def act(self, observation: Tensor, heads: Tensor | int) -> Tensor:
@@ -373,7 +373,7 @@ class OffPolicyLearner(Protocol):
         ...
 
     def consolidation(self, rows: Transitions) -> Mapping[str, Consolidation]:
-        """What a regularizer may look at: ``rows`` of the current task, per network."""
+        """What a regularizer is given: ``rows`` of the current task, per network."""
         ...
 
 

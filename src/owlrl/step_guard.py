@@ -25,12 +25,12 @@ GO_BACK = "Go back to a saved state"
 
 
 class StepGuard:
-    """Looks at every optimizer step of a wrapped learner before it is made.
+    """Checks every optimizer step of a wrapped learner before it is made.
 
     A step outside a task is refused, and so is one with a gradient that is not finite, the
     regularizer's share included: the weights stay as they are. A learned temperature's steps are
-    looked at like a network's. Rows that came since the step before are looked at first, since a reward
-    that is infinite has a finite gradient in some losses.
+    checked like a network's. New rows are checked first, since an infinite reward has a finite
+    gradient in some losses.
 
     Args:
         learner: the learner, its networks bound.
@@ -138,7 +138,7 @@ what it is made of, or lower the step size
         return None
 
     def detach(self) -> None:
-        """Stop looking."""
+        """Stop checking."""
         self._show_idle(True)
         for handle in self._handles:
             handle.remove()

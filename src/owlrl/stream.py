@@ -1,4 +1,4 @@
-"""`Stream`: training while nobody says when the task changes; what ``with owl.stream():`` gives."""
+"""`Stream`: training while the task changes at unknown times; made by ``with owl.stream():``."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Event:
         new: whether ``to`` was not known.
         confidence: probability that there was a change, by the evidence.
         delay: rows between the change and its discovery; they were moved to ``to``.
-        merged: ``left`` was no task but ``to`` all along; it is gone.
+        merged: ``left`` was ``to`` all along and has been removed.
 
     >>> from owlrl.stream import Event
     >>> Event(1_000, "task 0", "task 1", new=True, confidence=0.99, delay=40).merged
@@ -52,10 +52,10 @@ class Event:
 
 
 class Stream:
-    """Watches the rows of a learner that learns, and changes the task of its `OwlWrapper` when they do.
+    """Watches the rows of a learner, and changes the task of its `OwlWrapper` when the rows' task changes.
 
     Made by ``owl.stream()``. Between two steps of the learner: rows since the change are moved to the right
-    task's replay and memory, the old head gets back its weights of the last moment without suspicion, the old
+    task's replay and memory, the old head gets back the weights it had before any suspicion, the old
     task is ended as if its block had ended, and the other one is entered.
 
     >>> import gymnasium
@@ -83,7 +83,7 @@ class Stream:
 
     @property
     def task(self) -> str:
-        """The task that the newest rows are taken for."""
+        """The task of the newest rows."""
         return self.finder.task
 
     @property
@@ -92,7 +92,7 @@ class Stream:
         return self.finder.suspicion
 
     def begin(self, *, new: bool = False) -> str:
-        """Get ready; the task to begin with: that of the last block, the first of all, or one not known."""
+        """Prepare; return the task to begin with: that of the last block, the first one, or a new one."""
         owl, detector = self._owl, self.finder.detector
         self._calls, self._wait = 0, 1
         for task, memory in owl.memory.items():
@@ -128,7 +128,7 @@ class Stream:
             self._copy_head()
 
     def after_update(self) -> None:
-        """An update is complete: a border, where the learner does not say what is one."""
+        """An update is complete: a border, for learners that do not report borders."""
         if self.active and not self.borders:
             self.check()
 
@@ -169,7 +169,7 @@ class Stream:
             self.callback(event)
 
     def _leave_nothing(self, task: str) -> None:
-        """All rows of ``task`` are another's: it was none."""
+        """All rows of ``task`` belong to another task: remove it."""
         owl = self._owl
         head = owl.tasks[task].head
         owl._drop(task)
@@ -203,7 +203,7 @@ class Stream:
         return {"rows": self.rows, "events": events, "finder": self.finder.state_dict()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:
-        """Go on from what ``state_dict`` gave."""
+        """Continue from what ``state_dict`` returned."""
         try:
             events = [Event(**event) for event in state_dict["events"]]
             rows = int(state_dict["rows"])
@@ -212,7 +212,7 @@ class Stream:
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise OwlValueError(
                 f"Stream.load_state_dict: the state does not fit or is damaged ({type(error).__name__}: "
-                f"{error}); pass what state_dict() gave"
+                f"{error}); pass what state_dict() returned"
             ) from error
         self.events, self.rows = events, rows
 
@@ -221,7 +221,7 @@ class Stream:
 
 
 class Streaming:
-    """What `OwlWrapper` has of streams.
+    """The part of `OwlWrapper` for streams.
 
     >>> from owlrl import OwlWrapper
     >>> from owlrl.stream import Streaming
@@ -240,19 +240,19 @@ class Streaming:
         callback: Callback | None = None,
         new: bool = False,
     ) -> Iterator[Stream]:
-        """Learn inside the block while the environment changes its task whenever it likes.
+        """Learn inside the block while the environment changes its task at unknown times.
 
-        The wrapper finds changes by itself (`owlrl.changes`): it goes back to a task that it knows, or
+        The wrapper detects changes (`owlrl.changes`): it goes back to a task that it knows, or
         opens a new one, ``task 0``, ``task 1``, …. Rows since the change go to the right task. At the end of
-        the block the task of the moment is ended as by ``owl.task``; a later block goes on with it.
+        the block the current task is ended as by ``owl.task``; a later block continues it.
 
         Args:
-            detector: what tells tasks apart; by default a `Contradiction`. Only for the first block.
-            schedule_steps: for Stable-Baselines3: a task's own steps over which exploration and step size
-                run, since nobody knows how long a task will be there; by default those of ``learn``.
+            detector: detects changes; by default a `Contradiction`. Only for the first block.
+            schedule_steps: for Stable-Baselines3: a task's steps over which exploration and step size are
+                scheduled, since its length is unknown; by default those of ``learn``.
             callback: called with each `Event`.
-            new: begin with a task that is not known, e.g. where ``policy.unfamiliar`` said so; if its rows
-                turn out to be those of a known task, they go there.
+            new: begin with a new task, e.g. because ``policy.unfamiliar`` is high; if its rows turn out
+                to be those of a known task, they go there.
         """
         owl: Any = self
         owl._refuse_inside("stream")
@@ -293,7 +293,7 @@ class Streaming:
             owl._current = None
 
     def rename(self, old: str, new: str) -> None:
-        """Call a task that a stream made, ``task 0`` say, by a better name."""
+        """Rename a task that a stream made, e.g. ``task 0``."""
         owl: Any = self
         owl._refuse_inside(f"rename({old!r}, {new!r})")
         arguments = Arguments("OwlWrapper.rename")

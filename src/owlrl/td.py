@@ -50,7 +50,7 @@ def double_q_value(next_q: Tensor, next_q_target: Tensor) -> Tensor:
 
 
 def soft_value(next_q: Tensor, next_log_prob: Tensor, alpha: Tensor | float) -> Tensor:
-    """SAC: the least of the critics' values of an action drawn by the policy, and its entropy's worth.
+    """SAC: the minimum over critics of a sampled action's value, plus its entropy bonus.
 
     ``min_l Q_l(s', a') − α log π(a' | s')``: (L, ..., B) of L critics and (..., B) → (..., B).
 

@@ -1,4 +1,4 @@
-"""The few plain types that the parts hand to each other."""
+"""The plain types that the parts exchange."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Transitions:
     bootstraps from ``next_observation``.
 
     Attributes:
-        observation: ``(B, *observation shape)``, in the dtype the environment gave.
+        observation: ``(B, *observation shape)``, in the environment's dtype.
         action: (B,) int64 for discrete actions, ``(B, *action shape)`` float32 otherwise.
         reward: (B,) float32; for n-step returns the discounted sum.
         next_observation: ``(B, *observation shape)``.
@@ -150,7 +150,7 @@ class HeadPointer:
 
     @contextmanager
     def at(self, index: int | str | Tensor) -> Iterator[None]:
-        """Point this thread at ``index`` inside the block and back afterwards, whatever happens."""
+        """Point this thread at ``index`` inside the block; restored afterwards in any case."""
         before = getattr(self._local, "index", None)
         self._local.index = index
         try:
@@ -168,7 +168,7 @@ class HeadPointer:
 
     @property
     def fixed_weights(self) -> dict[Any, Any] | None:
-        """Inside a block of `fixed`, what it was given."""
+        """The argument of the enclosing block of `fixed`."""
         return getattr(self._local, "fixed", None)
 
     @contextmanager
@@ -204,7 +204,7 @@ def _pointer_at(head: int) -> HeadPointer:
 
 
 def check_head(where: str, head: object, num_heads: int) -> int:
-    """Return ``head`` as an int, or raise naming what was expected.
+    """Return ``head`` as an int, or raise an error with what was expected.
 
     >>> from owlrl.types import check_head
     >>> check_head("q", 1, 2)

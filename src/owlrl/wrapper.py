@@ -1,4 +1,4 @@
-"""`OwlWrapper`: gives a learner a head, a memory and schedules per task, and guards what it has learned."""
+"""`OwlWrapper`: gives a learner a head, a memory and schedules per task, and protects what it has learned."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ Watcher = Callable[[int, dict[str, float]], None]
 
 
 class OwlWrapper(Streaming):
-    """Lets the learner you have learn task after task, and act when the task is unknown.
+    """Lets your learner learn task after task, and act when the task is unknown.
 
-    ``OwlWrapper(learner)`` alone is the best we know: a head per task that starts at zero, old heads held
-    to their answers on remembered rows, and models of the tasks to find the task with. With one task the
+    ``OwlWrapper(learner)`` alone is what we recommend: a head per task that starts at zero, old heads that
+    keep their outputs on remembered rows, and a model per task to find the task with. With one task the
     learner is bit for bit the bare one.
 
     Args:
-        learner: a live Stable-Baselines3 model, an `owlrl.learners.DQN` or `SAC`, a `QLearner` or
+        learner: a Stable-Baselines3 model, an `owlrl.learners.DQN` or `SAC`, a `QLearner` or
             `ActorCriticLearner` that describes your own, or any `owlrl.protocols.OffPolicyLearner`.
-        regularizer: guards what earlier tasks need; by default a `DistillationRegularizer`, None for none.
-        evidence: what head selection is fed with; by default a `ModelEvidence`, None for none.
-        replay: used instead of the learner's own description of its replay.
+        regularizer: protects earlier tasks; by default a `DistillationRegularizer`, None for none.
+        evidence: scores the heads when the task is unknown; by default a `ModelEvidence`, None for none.
+        replay: used instead of the learner's own replay.
         memory_rows: rows remembered of each task (see `owlrl.memory.TaskMemory`).
         max_bytes: bytes of all remembered rows together.
         seed: of the parts made here and of the memory; by default the learner's.
@@ -146,17 +146,17 @@ replay=TaskScopedReplay, tasks=['left', 'right'])
 
     @contextmanager
     def task(self, name: str, env: object = None, *, num_actions: int | None = None) -> Iterator[TaskRecord]:
-        """Learn ``name`` inside the block, with your own loop.
+        """Learn task ``name`` inside the block, with your own loop.
 
         On entry the task gets its head (a new one the first time), an emptied replay, refilled with what
         was kept of the task, and its own schedules. At the end its rows are remembered, its model is
-        fitted and its head's answers are stored. After an exception, in the block or at its end, nothing
+        fitted and its head's outputs are stored. After an exception, in the block or at its end, nothing
         of that has happened and nothing is lost: the head that was active before is active again, and
         entering the same task again continues with the same visit.
 
         Args:
             name: the task's name; a name seen before is a revisit.
-            env: handed to the learner, for learners that step an environment by themselves.
+            env: passed to the learner, for learners that step their own environment.
             num_actions: if this task has another number of actions; only on its first visit.
         """
         self._check_entry(name, num_actions)
@@ -197,10 +197,10 @@ replay=TaskScopedReplay, tasks=['left', 'right'])
     def adopt(
         self, name: str, *, rows: Transitions | None = None, env: Any = None, steps: int = 5_000
     ) -> None:
-        """Take what a learner knew before it was wrapped as task ``name``, without training.
+        """Make task ``name`` of what the learner knew before it was wrapped, without training.
 
         Call it before the first task: the network's own output layer becomes that task's head. Its
-        answers are stored and its model is fitted on ``rows``, or on rows collected in ``env`` by the
+        outputs are stored and its model is fitted on ``rows``, or on rows collected in ``env`` by the
         greedy policy with one action in five at random.
 
         Args:
@@ -229,7 +229,7 @@ replay=TaskScopedReplay, tasks=['left', 'right'])
         record.visits, record.own = 1, self._own_state()
 
     def remove(self, name: str) -> None:
-        """Forget task ``name``: its rows, answers, model and schedules; its head is free for a new task."""
+        """Forget task ``name``: its rows, outputs, model and schedules; its head is free for a new task."""
         self._refuse_inside(f"remove({name!r})")
         if name not in self.tasks:
             raise OwlValueError(f"OwlWrapper.remove: there is no task {name!r}; tasks are {list(self.tasks)}")
@@ -238,7 +238,7 @@ replay=TaskScopedReplay, tasks=['left', 'right'])
         self.learner.reset_head(head)
 
     def policy(self, selector: HeadSelector | None = None, *, trace: bool = False) -> AdaptivePolicy:
-        """A policy that finds out by itself which task it is in.
+        """A policy that finds the task by itself.
 
         Args:
             selector: how a head is chosen; `ExpWeightsSelector` by default.
@@ -308,7 +308,7 @@ replay=TaskScopedReplay, tasks=['left', 'right'])
     def export(self, task: str, observation: Any) -> torch.export.ExportedProgram:
         """The greedy policy of one task as a program without owlrl (`torch.export`).
 
-        It takes a batch of observations, of any number, and gives their actions.
+        It takes a batch of observations of any size, and returns their actions.
 
         Args:
             task: a task that was learned.
@@ -338,7 +338,7 @@ replay=TaskScopedReplay, tasks=['left', 'right'])
     def autosave(
         self, path: Any, *, seconds: float | None = 60.0, steps: int | None = None, keep: int = 1
     ) -> Autosave:
-        """Save by itself while the learner trains, every so often: see `owlrl.autosave.Autosave`."""
+        """Save at intervals while the learner trains: see `owlrl.autosave.Autosave`."""
         return Autosave(
             self.save, self.learner.at_border, self._guard, path, seconds=seconds, steps=steps, keep=keep
         )
@@ -352,7 +352,7 @@ replay=TaskScopedReplay, tasks=['left', 'right'])
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any], /) -> None:
-        """Put back what `state_dict` gave, the global generators included; all of it or nothing."""
+        """Restore what `state_dict` returned, including the global generators; everything or nothing."""
         self._refuse_inside("load_state_dict")
         self.tasks = restore_wrapper(self.learner, state_dict, self._parts(), acting=self.acting)
         self._activate(state_dict["active"])
@@ -361,14 +361,14 @@ replay=TaskScopedReplay, tasks=['left', 'right'])
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], learner: Any, **arguments: Any) -> OwlWrapper:
-        """Wrap ``learner``, built as it was before its first wrap, and put everything back.
+        """Wrap ``learner``, built as it was before it was first wrapped, and restore everything.
 
         With ``acting=True`` only what acting needs: networks, heads and evidence. The learner then needs
         neither replay nor optimizer nor target, e.g. ``QLearner(q, None, None)``.
 
         Args:
             path: a file that `save` wrote.
-            learner: a fresh learner of the same make.
+            learner: a new learner of the same kind.
             arguments: as for the constructor; the same parts as when it was saved.
         """
         state = load_state(path)
@@ -526,7 +526,7 @@ replay=TaskScopedReplay, tasks=['left', 'right'])
         self._guard.explain(error)
 
     def _remember(self, name: str, record: TaskRecord) -> None:
-        """Fit the task's model and store its answers from its remembered rows; both or neither."""
+        """Fit the task's model and store its outputs on its remembered rows; both or neither."""
         memory = self.memory[name]
         memory.settle()
         memory.scaling = self.learner.scaling()

@@ -1,7 +1,7 @@
-"""What a wrapper knows of its tasks, and how all of its state is written down and put back.
+"""What a wrapper knows about its tasks, and how its state is saved and restored.
 
-Putting it back changes all or nothing: the state is compared with the learner as far as that can be done by
-looking, then everything is noted that loading touches, and whatever fails afterwards is undone.
+Restoring changes everything or nothing: the state is compared with the learner as far as possible, then
+everything that loading touches is recorded, and a failure afterwards is undone.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ WHERE = "OwlWrapper.load"
 
 @dataclass
 class TaskRecord:
-    """What the wrapper knows of a task.
+    """What the wrapper knows about a task.
 
     Attributes:
         head: its head.
         visits: how often it was learned to the end; 0 means its head is not an arm yet.
         steps: optimizer steps made in it.
         num_actions: its number of actions, where that was given.
-        own: states of the learner's ``per_task`` objects when the task was last left.
+        own: states of the learner's ``per_task`` objects when the task last ended.
         unfinished: the same at the moment when a visit was interrupted; None if there is no such visit.
 
     >>> from owlrl.wrapper_state import TaskRecord
@@ -65,7 +65,7 @@ def own_state(item: Stateful) -> dict[str, Any]:
 
 
 def load_own_state(item: Stateful, state: Mapping[str, Any]) -> None:
-    """Put back what `own_state` gave."""
+    """Restore what `own_state` returned."""
     item.load_state_dict(copy.deepcopy(state["state"]))
     if isinstance(item, LRScheduler):
         for group, kept in zip(item.optimizer.param_groups, state["groups"], strict=True):
@@ -79,7 +79,7 @@ def wrapper_state(
     *,
     visit: str | None = None,
 ) -> dict[str, Any]:
-    """Everything a wrapper needs to go on, as one tree for `owlrl.checkpoint.save_state`.
+    """Everything a wrapper needs to continue, as one tree for `owlrl.checkpoint.save_state`.
 
     ``parts`` are regularizer, replay, evidence and memory, by these names; ``visit`` is the task whose
     visit has begun and not been ended.
@@ -127,9 +127,9 @@ def restore_wrapper(
     ``state["rng"]`` being right. If anything fails, learner, parts and generators are what they were.
 
     Args:
-        learner: of the same make as the one that was saved.
-        state: what `wrapper_state` gave, before or after a trip through a file.
-        parts: those that take their state; a saved part that is not among them is passed over.
+        learner: built like the one that was saved.
+        state: what `wrapper_state` returned, before or after a trip through a file.
+        parts: those that take their state; other saved parts are skipped.
         acting: only what acting needs: optimizers are neither compared nor loaded.
 
     >>> import torch
@@ -238,7 +238,7 @@ FORM = {
 
 
 def _form_problems(state: object) -> list[str]:
-    """What is not of the form that `wrapper_state` gives."""
+    """Deviations from the form of `wrapper_state`."""
     if not isinstance(state, Mapping):
         return [f"the state is a {type(state).__name__}; expected what OwlWrapper.save wrote"]
     found = []
@@ -315,7 +315,7 @@ def _record_problems(task: object, saved: object, heads: int, own: Mapping[str, 
 
 def _own_problems(what: str, own: Mapping[str, Any]) -> list[str]:
     return [
-        f"{what} a state of {name!r} that is {str(kept)[:60]}; expected what its state_dict() gave"
+        f"{what} a state of {name!r} that is {str(kept)[:60]}; expected what its state_dict() returned"
         for name, kept in own.items()
         if not isinstance(kept, Mapping) or not isinstance(kept.get("state"), Mapping)
     ]
@@ -429,7 +429,7 @@ def _naming(what: str) -> Iterator[None]:
 
 @contextmanager
 def _all_or_nothing(learner: OffPolicyLearner, parts: Mapping[str, Stateful | None]) -> Iterator[None]:
-    """Undo everything that the block did to learner, parts and global generators, should it fail."""
+    """If the block fails, undo everything that it did to learner, parts and global generators."""
     generators, pointer = get_rng_state(), _first(learner).pointer
     active, with_gradients, blocks = pointer.head, torch.is_grad_enabled(), dict(vars(pointer._local))
     items = {f"per_task[{name!r}]": item for name, item in learner.per_task.items()}
@@ -496,7 +496,7 @@ def _undo_optimizer(optimizer: Optimizer) -> Callable[[], None]:
 
 
 def _undo_item(item: Stateful, state: dict[str, Any]) -> Callable[[], None]:
-    """For somebody's object, of which no more is known than its state_dict and its attributes."""
+    """For a foreign object, of which only its state_dict and its attributes are known."""
     attributes = getattr(item, "__dict__", {})
     before = dict(attributes)
     contents = {name: copy.copy(v) for name, v in before.items() if type(v) in (dict, list, set)}

@@ -100,7 +100,7 @@ def test_bad_counts(arguments):
 
 def test_vectors_that_cannot_be_run_are_refused():
     envs = SyncVectorEnv([Countdown], autoreset_mode=AutoresetMode.DISABLED)
-    with pytest.raises(OwlValueError, match="does not reset by itself"):
+    with pytest.raises(OwlValueError, match="does not reset automatically"):
         run_episodes(Watcher(), envs, episodes=1)
     with pytest.raises(OwlValueError, match="time limit"):
         run_episodes(Watcher(), SyncVectorEnv([Countdown]), episodes=1, max_steps=3)

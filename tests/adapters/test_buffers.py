@@ -171,7 +171,7 @@ def test_saved_inside_a_task_the_ring_comes_back_as_it_was(saves, rows):
     replay, other = (BufferReplay(filled(0, **options), seed=0) for _ in range(2))
     replay.begin_task("a")
     add(replay.buffer, range(rows - 3))
-    with nullcontext() if rows == 7 else pytest.warns(UserWarning, match="may be lost"):
+    with nullcontext() if rows == 7 else pytest.warns(UserWarning, match="may be missing"):
         replay.new_rows()
     add(replay.buffer, range(rows - 3, rows))
     before = filled(5, **options)
@@ -231,7 +231,7 @@ def test_a_lap_from_an_empty_ring_is_noticed():
     replay = BufferReplay(buffer)
     replay.begin_task("a")
     add(buffer, range(27))
-    with pytest.warns(UserWarning, match="may be lost"):
+    with pytest.warns(UserWarning, match="may be missing"):
         assert replay.new_rows().reward.tolist() == list(range(7, 27))
 
 
@@ -308,7 +308,7 @@ def test_a_lap_between_two_looks_is_counted_and_said_once(count):
         if turn:
             found = replay.new_rows()
         else:
-            with pytest.warns(UserWarning, match="may be lost"):
+            with pytest.warns(UserWarning, match="may be missing"):
                 found = replay.new_rows()
         last = 100 * turn + 6 + count
         assert found.reward.tolist() == list(range(last - 20, last))
@@ -332,9 +332,7 @@ def test_outputs_must_fit_the_number_of_actions():
     assert BufferReplay(script.rb).num_actions == 4
     script.q = torch.nn.Sequential(*list(script.q)[:-1], torch.nn.Linear(32, 55))  # flat logits of a C51
     script.target, script.optimizer = None, torch.optim.Adam(script.q.parameters())
-    with pytest.raises(
-        OwlValueError, match=r"q answers with 55 numbers for 4 actions; .* mean over the atoms"
-    ):
+    with pytest.raises(OwlValueError, match=r"q returns 55 numbers for 4 actions; .* mean over the atoms"):
         check_learner(script.learner())
 
 

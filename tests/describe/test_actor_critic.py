@@ -696,7 +696,7 @@ def alpha(value=0.0, **options):
         ),
         ({"for_critics": {"output": QValues(nn.MSELoss())}}, "critic_0 could not be read"),
         ({"for_critics": {"call": lambda critic, x, a: critic(x)}}, "critic_0 cannot be given heads"),
-        ({"for_actor": {"call": lambda actor, x: {"mean": x}}}, "the actor gave no action"),
+        ({"for_actor": {"call": lambda actor, x: {"mean": x}}}, "the actor returned no action"),
         ({"preprocess": 3}, "preprocess is 3"),
         ({"init": None}, "init is None"),
     ],
@@ -751,7 +751,7 @@ def test_problems_of_a_script_s_own_objects():
 def test_a_second_wrap_is_refused():
     script = make_script("sac")
     owl = OwlWrapper(script.learner())
-    with pytest.raises(OwlError, match="has been given heads already"):
+    with pytest.raises(OwlError, match="already has heads"):
         OwlWrapper(script.learner())
     with owl.task("a"):
         train(script, Push(1.0), 70)

@@ -268,8 +268,8 @@ class NoForward(nn.Module):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: two_outputs(nn.Linear(SIZE, SIZE)), "q answers with 2 things (a tuple)"),
-        (Atoms, "q answers one observation with shape (1, 4, 3)"),
+        (lambda: two_outputs(nn.Linear(SIZE, SIZE)), "q returns 2 things (a tuple)"),
+        (Atoms, "q returns shape (1, 4, 3)"),
         (NoForward, "q is a NoForward without forward"),
     ],
 )
@@ -278,7 +278,7 @@ def test_networks_that_do_not_answer_with_q_values_are_refused(make, message):
     text = problems_of(q=q, target=None, optimizer=torch.optim.SGD(q.parameters(), lr=0.1))
     assert message in text
     if "forward" not in message:
-        assert "hand over a small module around it whose forward answers with Q-values" in text
+        assert "pass a small module around it whose forward returns Q-values" in text
 
 
 def test_the_number_of_actions_is_compared_where_it_is_known():
@@ -286,7 +286,7 @@ def test_the_number_of_actions_is_compared_where_it_is_known():
     shape = {"observation_shape": (2,), "observation_dtype": np.float32}
     replay = TaskScopedReplay(9, action_space=gymnasium.spaces.Discrete(3), **shape)
     optimizer = torch.optim.SGD(q.parameters(), lr=0.1)
-    with pytest.raises(OwlValueError, match="q answers with 12 numbers for 3 actions"):
+    with pytest.raises(OwlValueError, match="q returns 12 numbers for 3 actions"):
         OwlWrapper(QLearner(q, None, optimizer, replay=replay))
     right = nn.Linear(2, 3)
     OwlWrapper(QLearner(right, None, torch.optim.SGD(right.parameters(), lr=0.1), replay=replay))

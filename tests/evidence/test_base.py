@@ -191,7 +191,7 @@ def test_scores_of_a_wrong_shape_are_named():
 
     evidence = Turned()
     evidence.calibrate(None, 0, rows(1.0, 2.0))
-    with pytest.raises(OwlValueError, match=r"score gave shape \(3, 1\); expected \(1, 3\): a line per head"):
+    with pytest.raises(OwlValueError, match=r"score returned shape \(3, 1\); expected \(1, 3\): a line per"):
         evidence.losses(None, rows(1.0, 2.0, 3.0), [0])
 
 

@@ -98,9 +98,10 @@ def test_losses_are_errors_in_units_of_the_models_own():
             leverage = sum(float(probe @ x[row]) ** 2 for probe in model[3:])
             surprise = np.sqrt((error[0] ** 2 + error[1] ** 2) / 2)
             expected = 0.0
-            for size, scale in zip((surprise, abs(error[2])), evidence.scales[head], strict=True):
-                ratio = size / scale
-                expected += max(min(ratio, 1.0), min(ratio / np.sqrt(max(1.0, leverage)), 5.0))
+            width = np.sqrt(max(1.0, leverage))
+            far, paid = surprise / evidence.scales[head][0], abs(error[2]) / evidence.scales[head][1]
+            expected += max(min(far, 1.0), min(far, far / width + 0.5 * np.log(width), 5.0))
+            expected += max(min(paid, 1.0), min(paid / width, 5.0))
             assert evidence.losses(None, rows, [head])[0, row] == pytest.approx(expected, rel=2e-3, abs=2e-3)
 
 
@@ -255,7 +256,7 @@ def test_heads_without_a_model_and_rows_that_are_not_finite_are_refused():
 
 
 def test_an_encoder_of_the_wrong_shape_is_named():
-    with pytest.raises(OwlError, match="encode gave shape"):
+    with pytest.raises(OwlError, match="encode returned shape"):
         fitted(walk(1.0), encode=lambda observation: observation.sum())
 
 
@@ -403,6 +404,23 @@ def test_cautious_loss_equals_the_formula():
         ratio = error[place] / 2.0
         widened = min(ratio / max(1.0, leverage[place]) ** 0.5, 3.0)
         assert got[place] == pytest.approx(max(min(ratio, 1.0), widened))
+
+
+def test_a_guess_pays_a_toll():
+    rng = np.random.default_rng(1)
+    error, leverage = rng.exponential(3.0, size=(4, 5)), rng.exponential(5.0, size=(4, 5))
+    got = cautious_loss(error, 2.0, leverage, clip=3.0, toll=0.7)
+    for place in np.ndindex(4, 5):
+        ratio, width = error[place] / 2.0, max(1.0, leverage[place]) ** 0.5
+        widened = min(ratio, ratio / width + 0.7 * np.log(width), 3.0)
+        assert got[place] == pytest.approx(max(min(ratio, 1.0), widened))
+
+
+@pytest.mark.parametrize("toll", [0.0, 0.5, 2.0])
+def test_a_guess_is_between_an_error_of_the_models_own_size_and_the_plain_error(toll):
+    error, leverage = np.meshgrid(np.linspace(0, 9, 40), np.geomspace(0.1, 1e6, 40))
+    got = cautious_loss(error, 1.0, leverage, toll=toll)
+    assert (got >= np.minimum(error, 1.0)).all() and (got <= np.minimum(error, 5.0)).all()
 
 
 def test_the_leverage_is_near_that_of_the_whole_matrix():

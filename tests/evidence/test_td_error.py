@@ -310,7 +310,7 @@ def test_a_learner_that_answers_in_another_shape():
         def td_errors(self, transitions, heads):
             return super().td_errors(transitions, heads).T
 
-    with pytest.raises(OwlValueError, match=r"Transposed.td_errors gave shape \(2, 1\); expected \(1, 2\)"):
+    with pytest.raises(OwlValueError, match=r"td_errors returned shape \(2, 1\); expected \(1, 2\)"):
         TDErrorEvidence().calibrate(Transposed(np.ones((1, 4, 3))), 0, rows(np.random.default_rng(0), 2))
 
 

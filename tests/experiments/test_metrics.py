@@ -18,11 +18,13 @@ from owlrl.experiments.metrics import (
     final_performance,
     forgetting,
     forward_transfer,
+    identification_accuracy,
     iqm,
     iqm_over_seeds,
     mean_score,
     probability_of_improvement,
     regret,
+    steps_to_identify,
     stratified_bootstrap,
     welch_test,
 )
@@ -85,6 +87,30 @@ def test_forward_transfer_leaves_out_tasks_that_were_perfect_alone():
     spans = {"a": (0, 1), "b": (1, 2)}
     assert forward_transfer(rows, spans, {"a": 1.0, "b": 0.5}) == 1.0
     assert math.isnan(forward_transfer(rows, spans, {"a": 1.0, "b": 1.0}))
+
+
+@st.composite
+def acted(draw):
+    steps, episodes, heads = draw(st.integers(1, 6)), draw(st.integers(1, 5)), draw(st.integers(1, 3))
+    whole = st.integers(0, heads - 1)
+    arms = draw(hnp.arrays(np.int64, (steps, episodes), elements=whole))
+    lengths = draw(hnp.arrays(np.int64, (episodes,), elements=st.integers(1, steps)))
+    return arms, lengths, draw(hnp.arrays(np.int64, (episodes,), elements=whole))
+
+
+@settings(max_examples=60)
+@given(acted())
+def test_identification_equals_a_walk_back_through_each_episode(episodes):
+    arms, lengths, truth = episodes
+    right, steps = [], []
+    for e, length in enumerate(lengths):
+        chosen = list(arms[:length, e])
+        right.append(chosen[-1] == truth[e])
+        while chosen and chosen[-1] == truth[e]:
+            chosen.pop()
+        steps.append(len(chosen))
+    assert identification_accuracy(arms, lengths, truth) == pytest.approx(sum(right) / len(right))
+    assert steps_to_identify(arms, lengths, truth).tolist() == steps
 
 
 def test_regret_is_the_mean_difference():
@@ -158,6 +184,9 @@ def test_bootstrap_interval_covers_the_mean_about_as_often_as_it_says():
         (lambda: forgetting([(1, "a", 1.0)], {}), "spans are empty"),
         (lambda: forward_transfer([(1, "a", 1.0)], {"a": (0, 1)}, {}), "reference lacks a"),
         (lambda: stratified_bootstrap([1.0]), r"expected \(seeds, tasks\)"),
+        (lambda: steps_to_identify([0], [1], [0]), r"expected \(T, E\)"),
+        (lambda: steps_to_identify([[0]], [2], [0]), "lengths go from 2 to 2; expected 1 to 1"),
+        (lambda: identification_accuracy([[0]], [0], [0]), "expected 1 to 1"),
         (lambda: welch_test([1.0], [1.0, 2.0]), "expected two scores at least"),
         (lambda: probability_of_improvement([], [1.0]), "expected a score per seed"),
     ],

@@ -529,7 +529,7 @@ def good(**changes):
             dict(observation=torch.zeros(5, 3)),
             OwlValueError,
             r"observation is float32 \(3,\) in each row; expected float32 \(2,\), as in this task's earlier "
-            r"rows; a task has one form of rows: give these to another task, or forget this one first",
+            r"rows; all rows of a task have one form: add these to another task, or forget this one first",
         ),
         (dict(next_observation=torch.zeros(5, 2).double()), OwlValueError, "next_observation is float64"),
         (dict(observation=torch.zeros(4, 2)), OwlValueError, "observation has 4 rows; expected 5, as reward"),

@@ -74,13 +74,13 @@ def test_settings_are_checked_together(kind, arguments, words):
 def test_a_batch_larger_than_the_replay_is_refused(kind):
     replay = make(kind)
     with pytest.raises(
-        OwlStateError, match=rf"{kind.__name__}.sample: 1 rows were asked for and there are 0"
+        OwlStateError, match=rf"{kind.__name__}.sample: 1 rows were requested, but there are only 0"
     ):
         replay.sample(1)
     replay.begin_task("left")
     fill(replay, 5)
     replay.sample(5)
-    with pytest.raises(OwlStateError, match="6 rows of task 'left' were asked for and there are 5"):
+    with pytest.raises(OwlStateError, match="6 rows of task 'left' were requested, but there are only 5"):
         replay.sample(6)
 
 
@@ -88,7 +88,7 @@ def test_a_batch_larger_than_the_replay_is_refused(kind):
 def test_a_batch_size_must_be_a_positive_int(size):
     replay = make(TaskScopedReplay)
     fill(replay, 5)
-    with pytest.raises(OwlValueError, match=r"the number of rows asked for is .*; expected an int >= 1"):
+    with pytest.raises(OwlValueError, match=r"the number of rows requested is .*; expected an int >= 1"):
         replay.sample(size)
     assert len(replay.sample(np.int64(2))) == 2
 

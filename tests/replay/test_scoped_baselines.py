@@ -104,7 +104,7 @@ def test_rehearsal_leaves_out_tasks_with_too_few_rows():
     visit(replay, "right", 20)
     assert {replay.sample(4).task for _ in range(50)} == {"right"}
     assert {replay.sample(3).task for _ in range(50)} == {"left"}
-    with pytest.raises(OwlStateError, match="21 rows of task 'right' were asked for and there are 20"):
+    with pytest.raises(OwlStateError, match="21 rows of task 'right' were requested, but there are only 20"):
         replay.sample(21)
 
 

@@ -252,12 +252,12 @@ def test_a_core_cannot_change_what_is_kept_in_place():
 @pytest.mark.parametrize(
     ("method", "answer", "error", "said"),
     [
-        ("learn", [1.0], OwlValueError, r"learn gave shape \(1,\); expected \(2,\)"),
-        ("learn", [1.0, np.nan], NonFiniteError, "learn gave scores that are not finite"),
+        ("learn", [1.0], OwlValueError, r"learn returned shape \(1,\); expected \(2,\)"),
+        ("learn", [1.0, np.nan], NonFiniteError, "learn returned scores that are not finite"),
         ("chances", [0.7, 0.7], OwlValueError, "expected probabilities"),
         ("chances", [1.5, -0.5], OwlValueError, "expected probabilities"),
         ("chances", [np.nan, 1.0], OwlValueError, "expected probabilities"),
-        ("chances", 1.0, OwlValueError, "chances gave shape"),
+        ("chances", 1.0, OwlValueError, "chances returned shape"),
     ],
 )
 def test_a_wrong_core_is_named(method, answer, error, said):

@@ -40,13 +40,13 @@ class EpisodePolicy(Protocol):
         *,
         mask: np.ndarray | None = None,
     ) -> None:
-        """Take in what they led to."""
+        """Process what they led to."""
         ...
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What came of some episodes, in the order they ended.
+    """Results of episodes, in the order they ended.
 
     Attributes:
         returns: (n,) undiscounted sums of reward.
@@ -120,7 +120,7 @@ def run_episodes(
     keep_evidence: bool = False,
     true_task: str | None = None,
 ) -> Evaluation:
-    """Run ``episodes`` episodes and return what came of them.
+    """Run ``episodes`` episodes and return the results.
 
     ``env`` follows Gymnasium's interface; one with ``num_envs`` is a vector of environments,
     of which each runs an equal share (so that short episodes are not over-counted).
@@ -192,7 +192,7 @@ def _first(batch: Any) -> Any:
 
 
 def space_problems(env: Any, replay: Any, num_actions: int) -> list[str]:
-    """What tells the spaces of ``env`` from those that ``replay`` was filled in, as far as it knows them."""
+    """Differences between the spaces of ``env`` and those of ``replay``, as far as they are known."""
     seen, acted = (
         getattr(env, f"single_{name}_space", getattr(env, f"{name}_space", None))
         for name in ("observation", "action")
@@ -214,7 +214,7 @@ def space_problems(env: Any, replay: Any, num_actions: int) -> list[str]:
 
 
 class _Log:
-    """Adds up each environment's episode, and keeps those that count."""
+    """Sums up each environment's episode, and keeps those that count."""
 
     def __init__(self, policy: Any, count: int) -> None:
         self.policy = policy

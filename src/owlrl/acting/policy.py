@@ -24,7 +24,7 @@ SURE = 0.99  # probability from which on no task is taken to explain what is see
 
 @dataclass(frozen=True)
 class TraceStep:
-    """One step of a trace: which arm acted, how likely each was, and what each was charged after.
+    """One step of a trace: which arm acted, the probability of each, and their losses afterwards.
 
     Attributes:
         arm: index into `AdaptivePolicy.tasks`; an array (E,) for E environments.
@@ -43,7 +43,7 @@ class TraceStep:
 
 @dataclass(frozen=True)
 class Unfamiliar:
-    """No learned task explains what is seen: an event of `AdaptivePolicy.look_out`, once per episode.
+    """No learned task explains the episode: an event of `AdaptivePolicy.look_out`, once per episode.
 
     Attributes:
         step: steps observed since `AdaptivePolicy.look_out`.
@@ -64,8 +64,8 @@ class AdaptivePolicy:
     """Draws a head, acts with it, scores every head on what happened, and draws again.
 
     Made by `OwlWrapper.policy`. Only heads of tasks that were learned are arms. No module is
-    changed. Where ``evidence`` is None nothing is scored and every loss is 0: enough for a selector that
-    learns from none. For one environment observations come without a batch dimension; after
+    changed. If ``evidence`` is None nothing is scored and every loss is 0: enough for a selector that
+    ignores losses. For one environment observations come without a batch dimension; after
     ``reset(num_envs=E)`` everything has a leading dimension E. Several threads may act, each with its own
     policy and selector.
 
@@ -119,7 +119,7 @@ class AdaptivePolicy:
         self._familiarity: Familiarity | None = None
         self._fallback: Callable[[Any], Any] | None = None
         self.events: list[Unfamiliar] = []
-        """When no task explained what was seen, since `look_out`."""
+        """When no task explained an episode, since `look_out`."""
         self._on_event: Callable[[Unfamiliar], None] | None = None
         self._observed = 0
         self._known = np.ones(0, np.bool_)  # (E,) environments without an event in this episode
@@ -145,11 +145,11 @@ class AdaptivePolicy:
         *,
         callback: Callable[[Unfamiliar], None] | None = None,
     ) -> None:
-        """Compare what is seen with all learned tasks from now on (`owlrl.changes.Familiarity`).
+        """Compare each step with all learned tasks from now on (`owlrl.changes.Familiarity`).
 
         Args:
-            fallback: acts instead, ``fallback(observation)``, while no task explains what is seen
-                (`unfamiliar` above 0.99): a safe policy of your own.
+            fallback: acts instead, ``fallback(observation)``, while no task explains the episode
+                (`unfamiliar` above 0.99): your safe policy.
             callback: called with an `Unfamiliar` when that begins, once per episode; they are also
                 kept in ``events``.
         """
@@ -167,7 +167,7 @@ class AdaptivePolicy:
     def unfamiliar(self) -> Any:
         """The probability that no learned task explains what was seen in this episode; (E,) for E."""
         if self._familiarity is None:
-            raise OwlStateError("AdaptivePolicy.unfamiliar: nobody looks out; call look_out() first")
+            raise OwlStateError("AdaptivePolicy.unfamiliar: call look_out() first")
         found = self._familiarity.unfamiliar
         return found if self._num_envs is not None else float(found[0])
 
@@ -179,7 +179,7 @@ class AdaptivePolicy:
         Args:
             num_envs: act in this many environments side by side from now on.
             keep_evidence: keep what earlier episodes showed about the task.
-            mask: (E,) which of the running environments start a new episode; the trace then goes on.
+            mask: (E,) which of the running environments start a new episode; the trace then continues.
         """
         if mask is None:
             self.trace = []
@@ -230,7 +230,7 @@ class AdaptivePolicy:
         *,
         mask: np.ndarray | None = None,
     ) -> None:
-        """Take in what the last action led to; a truncated step is not a terminated one.
+        """Process what the last action led to; a truncated step is not a terminated one.
 
         ``mask`` (E,) leaves out environments whose step was no transition (an automatic reset).
         """

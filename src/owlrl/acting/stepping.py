@@ -16,9 +16,9 @@ __all__: list[str] = []
 
 @dataclass(frozen=True)
 class Steps:
-    """What one step of E environments gave; rows where ``real`` is false only reset.
+    """The result of one step of E environments; rows where ``real`` is false only reset.
 
-    ``success`` is what the environments say of it (``info["is_success"]``); None if they say nothing.
+    ``success`` is ``info["is_success"]`` of the environments; None without one.
     """
 
     observation: Any
@@ -37,7 +37,7 @@ class Steps:
 
 
 class Stepper:
-    """Keeps an environment going and says what each step really was.
+    """Steps an environment, and tells real steps from resets.
 
     A single Gymnasium environment counts as a vector of one; observations in a dict stay one, with a
     leading dimension in each part. A final observation is the one the episode ended with, not the first of
@@ -46,7 +46,7 @@ class Stepper:
     Args:
         env: a Gymnasium environment, or a vector of them.
         seed: of the reset that it begins with.
-        state: what `state_dict` gave: go on there instead, without a reset.
+        state: what `state_dict` returned: continue there instead, without a reset.
     """
 
     def __init__(self, env: Any, *, seed: int | None = None, state: Mapping[str, Any] | None = None) -> None:
@@ -65,7 +65,7 @@ class Stepper:
             self._resetting = np.asarray(state["resetting"], dtype=bool)
 
     def state_dict(self) -> dict[str, Any]:
-        """What was seen last: a stepper with this ``state`` goes on, if its environment is as it was, too."""
+        """The last observations: a stepper with this ``state`` continues, if its environment does."""
         kept = {"observation": self.observation, "starts": self.starts, "resetting": self._resetting}
         return copy.deepcopy(kept)
 
@@ -113,7 +113,7 @@ def _resets_in_same_step(env: Any) -> bool:
     mode = str((getattr(env, "metadata", None) or {}).get("autoreset_mode", ""))
     if "Disabled" in mode or "DISABLED" in mode:
         raise OwlValueError(
-            "this vector of environments does not reset by itself; build it with "
+            "this vector of environments does not reset automatically; build it with "
             "autoreset_mode=AutoresetMode.NEXT_STEP or SAME_STEP"
         )
     return "SameStep" in mode or "SAME_STEP" in mode

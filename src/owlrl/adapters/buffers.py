@@ -67,14 +67,14 @@ def read_columns(buffer: Any, steps: np.ndarray, envs: Any) -> Kept:
 def refill(
     buffer: Any, kept: Kept, *, at: int = 0, order: np.ndarray | None = None, cut: bool = True
 ) -> None:
-    """Add kept rows to an empty buffer through its ``add``, so that any kind does its bookkeeping.
+    """Add kept rows to an empty buffer through its ``add``, so that its bookkeeping is right.
 
     What follows in the buffer is another episode, so the last step ends one: by truncation, where the
     buffer knows it. Where it does not and every row stands for itself, the last step stays as it is.
 
     Args:
         buffer: the buffer.
-        kept: the rows, as `read_columns` gave them; without ``next_observations`` those of the rows after.
+        kept: the rows, as `read_columns` returned them; ``next_observations`` may be missing.
         at: the place of the oldest row; only with rows that fill the ring from there.
         order: which rows, oldest first; all as they are by default.
         cut: whether what follows is another episode.
@@ -100,17 +100,17 @@ def refill(
 
 
 class BufferReplay:
-    """Lets a script continue with the ``ReplayBuffer`` of Stable-Baselines3, or CleanRL's copy of it.
+    """Lets a script keep its ``ReplayBuffer`` of Stable-Baselines3, or CleanRL's copy of it.
 
     The same object stays in use: `begin_task` empties it in place and refills it with the last rows
     of that task. `QLearner` and `ActorCriticLearner` make one from ``replay=rb``; make it yourself to keep
-    fewer rows. Actions are taken as the script stores them. New rows are found by the buffer's ``pos`` and
+    fewer rows. Actions are used as the script stores them. New rows are found by the buffer's ``pos`` and
     ``full``; nothing is attached to it, so it can be pickled as before.
 
     Args:
         buffer: the script's buffer; not one of dict observations.
         gamma: the script's discount.
-        warm_start: steps kept of each task for its return, over all environments; 0 keeps none.
+        warm_start: steps kept of each task for a revisit, over all environments; 0 keeps none.
         seed: of the replay's random numbers; the script's own draws are not touched.
 
     Attributes:
@@ -192,7 +192,7 @@ class BufferReplay:
             self._refill_visit(task, self._loaded, cut=True)
 
     def _refill_visit(self, task: str, visit: Mapping[str, Any], *, cut: bool) -> None:
-        """Put the rows of a loaded visit where they were; with ``cut`` the last one ends its episode."""
+        """Restore the rows of a loaded visit at their places; with ``cut`` the last one ends its episode."""
         buffer = self.buffer
         buffer.pos, buffer.full = int(visit["pos"]), bool(visit["full"])
         order = valid_steps(buffer)
@@ -217,7 +217,7 @@ class BufferReplay:
         self._begun, self._taken = False, 0
 
     def take_back(self, rows: Transitions) -> Kept:
-        """Take the newest steps away from the task that is about to end, those of which ``rows`` are copies.
+        """Remove the newest steps from the task that is about to end, those of which ``rows`` are copies.
 
         The buffer still has them until the next task begins; what is kept of the task has not.
         """
@@ -226,7 +226,7 @@ class BufferReplay:
         return read_columns(self.buffer, steps[len(steps) - self._taken :], slice(None))
 
     def put(self, moved: Kept) -> None:
-        """Store what `take_back` gave; those rows are not new."""
+        """Store what `take_back` returned; those rows are not new."""
         self._taken = 0
         refill(self.buffer, moved, cut=False)
         self._seen = _Mark.of(self.buffer)
@@ -252,8 +252,8 @@ class BufferReplay:
         self.overruns += lapped
         if lapped and self.overruns == 1:
             warnings.warn(
-                f"{type(self).__name__}: the buffer of {buffer.buffer_size} steps was written from end to "
-                "end between two looks, so that rows may be lost for the task's memory; use a larger one",
+                f"{type(self).__name__}: the buffer of {buffer.buffer_size} steps was overwritten "
+                "between two looks, so that rows may be missing in the task's memory; use a larger one",
                 UserWarning,
                 stacklevel=2,
             )
@@ -279,7 +279,7 @@ class BufferReplay:
         return state if visit is None else {**state, "visit": visit}
 
     def load_state_dict(self, state_dict: dict[str, Any], /) -> None:
-        """Continue from what ``state_dict`` gave."""
+        """Continue from what ``state_dict`` returned."""
         rng = np.random.default_rng()
         try:
             rng.bit_generator.state = state_dict["rng"]
@@ -291,7 +291,7 @@ class BufferReplay:
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise OwlValueError(
                 f"{type(self).__name__}.load_state_dict: the state does not fit ({type(error).__name__}: "
-                f"{error}); expected what state_dict() gave for the same spaces and number of environments"
+                f"{error}); pass what state_dict() returned for the same spaces and number of environments"
             ) from error
         self._kept, self._rng = kept, rng
         self._loaded, self._begun = visit, False
@@ -453,7 +453,7 @@ class _FiniteLook:
                 value = found[step, env][~np.isfinite(found[step, env])].flat[0]
                 raise NonFiniteError(
                     f"{name} is {value} at place {places[step]} of the {type(self.buffer).__name__}, "
-                    f"environment {env}; drop that row or put it right"
+                    f"environment {env}; drop or correct that row"
                 )
 
 

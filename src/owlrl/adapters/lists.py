@@ -1,4 +1,4 @@
-"""`ListReplay`: a replay around a list or deque of rows that a script already has."""
+"""`ListReplay`: a replay around a script's list or deque of rows."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class ListReplay:
     Args:
         rows: the list; the same object stays in use.
         gamma: discount per step.
-        warm_start: rows kept of each task for its return; 0 keeps none.
+        warm_start: rows kept of each task for a revisit; 0 keeps none.
         seed: of the replay's own random numbers.
         device: where samples are put.
 
@@ -126,13 +126,13 @@ class ListReplay:
             self._stored[self._task] = self._newest(self.warm_start)
 
     def take_back(self, rows: Transitions) -> list[Any]:
-        """Take the newest rows out again, as many as ``rows``; for `put` in another task."""
+        """Remove the newest rows, as many as ``rows``; for `put` in another task."""
         taken = [self.rows.pop() for _ in range(min(len(rows), len(self.rows)))][::-1]
         self._look()
         return taken
 
     def put(self, moved: Iterable[Any]) -> None:
-        """Append what `take_back` gave; those rows are not new."""
+        """Append what `take_back` returned; those rows are not new."""
         self.rows.extend(moved)
         self._look()
 
@@ -143,13 +143,13 @@ class ListReplay:
     def sample(self, batch_size: int) -> Transitions:
         """Draw ``batch_size`` rows uniformly with replacement."""
         arguments = Arguments("ListReplay.sample")
-        size: int = arguments.integer("the number of rows asked for", batch_size)
+        size: int = arguments.integer("the number of rows requested", batch_size)
         arguments.check()
         if len(self.rows) < size:
             of_task = "" if self._task is None else f" of task {self._task!r}"
             raise OwlStateError(
-                f"ListReplay.sample: {size} rows{of_task} were asked for and there are {len(self.rows)}; "
-                "add more first, or ask for fewer"
+                f"ListReplay.sample: {size} rows{of_task} were requested, but there are only "
+                f"{len(self.rows)}; add more first, or request fewer"
             )
         index = (self._rng.random(size) * len(self.rows)).astype(np.int64)
         return self._transitions("sample", [self.rows[i] for i in index], index)
@@ -187,7 +187,7 @@ class ListReplay:
         return state if self._task is None else {**state, "task": self._task}
 
     def load_state_dict(self, state_dict: dict[str, Any], /) -> None:
-        """Continue from what ``state_dict`` gave; the list is refilled in place."""
+        """Continue from what ``state_dict`` returned; the list is refilled in place."""
         try:
             rows = _unpack(state_dict["rows"])
             stored = {task: _unpack(packed) for task, packed in state_dict["stored"].items()}
@@ -196,7 +196,7 @@ class ListReplay:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise OwlValueError(
                 f"ListReplay.load_state_dict: the state is damaged ({type(error).__name__}: {error}); "
-                "pass what state_dict() gave"
+                "pass what state_dict() returned"
             ) from error
         self.rows.clear()
         self.rows.extend(rows)
@@ -252,7 +252,7 @@ class ListReplay:
                 f"ListReplay.new_rows: rows of the {kind} changed their places since the last look "
                 "(overwritten in place as a ring, shuffled, or added at the front), so that it is not "
                 "known which are new; append them at the end, e.g. to collections.deque(maxlen=...), which "
-                "drops the oldest by itself, or use owlrl.TaskScopedReplay"
+                "drops the oldest automatically, or use owlrl.TaskScopedReplay"
             )
         if found is None and self._seen:
             self.overruns += 1
@@ -367,7 +367,7 @@ def _column(name: str, values: Sequence[object], problems: list[str]) -> np.ndar
 
 
 def _looks_finite(row: Any) -> bool:
-    """Whether the numbers of a row are finite as far as can be told quickly; others are looked at in full."""
+    """A quick check that the numbers of a row are finite; rows that fail it are checked in full."""
     cells = _cells(row)
     if cells is None:
         return True  # of another form, which the next look tells

@@ -1,4 +1,4 @@
-"""Has the task changed, which known one is it, or is it new."""
+"""Detection of task changes: has the task changed, and is it a known one or a new one?"""
 
 from owlrl.changes.base import Detector, Judgement, TaskModel
 from owlrl.changes.baselines import ModelErrors, RewardDrift

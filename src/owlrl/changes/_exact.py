@@ -1,4 +1,4 @@
-"""`ExactIndex`: what followed each observation and action, where observations come again exactly."""
+"""`ExactIndex`: what followed each observation and action, where observations repeat exactly."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ExactIndex:
 
     A step contradicts the task if its key is known and its outcome, the next observation with the end of the
     episode, or its reward was never seen there. How often a key had a new outcome before, and which share of
-    the task's keys has several, says how much that means.
+    the task's keys has several, decides how much that means.
     """
 
     def __init__(self, *, changed: float) -> None:
@@ -104,7 +104,7 @@ class ExactIndex:
 
 
 def agrees(known: list[float] | None, reward: float) -> bool:
-    """Whether a reward lies among the known ones, give or take as much as those differ.
+    """Whether a reward is among the known ones, within the differences between those.
 
     >>> agrees([1.0, 1.0], 1.0), agrees([1.0, 1.0], 0.9), agrees([0.8, 1.0], 0.7), agrees(None, 1.0)
     (True, False, True, False)

@@ -1,4 +1,4 @@
-"""`NearIndex`: rows of a task and what followed them, where observations hardly ever come again exactly."""
+"""`NearIndex`: rows of a task and what followed them, where observations hardly ever repeat exactly."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class NearIndex:
     Distances are between observations, with actions of a Box, each number in units of its deviation;
     discrete actions must be equal. Among its five nearest rows a step finds one whose outcome (change of the
     observation, reward, end) differs by no more than such a distance explains, or it contradicts the task.
-    How often its neighbours contradicted their own task says how much that means.
+    How often its neighbours contradicted their own task decides how much that means.
     """
 
     def __init__(self, *, changed: float) -> None:

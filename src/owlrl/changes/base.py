@@ -1,4 +1,4 @@
-"""`Detector`: the base of everything that says whether rows are of a task; `Judgement`: what it says."""
+"""`Detector`: the base class of change detectors; `Judgement`: what they return."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ BoolArray = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Judgement:
-    """What steps say for and against a task.
+    """Evidence of steps for and against a task.
 
     Attributes:
         evidence: (C, B) log of how much likelier each step is in another task than in this one, counted in C
-            sums; 0 says nothing.
+            sums; 0 is neutral.
         comparable: (B,) whether the task knows such steps at all.
         contradicts: (B,) whether the task has another outcome for them.
-        which: (B,) hashes by which the same contradiction is known again; None where each is another one.
+        which: (B,) hashes that are equal for the same contradiction; None where each is different.
 
     >>> import numpy as np
     >>> from owlrl.changes import Judgement
@@ -43,16 +43,16 @@ class Judgement:
 
     @staticmethod
     def silent(count: int, sums: int = 1) -> Judgement:
-        """Nothing is said about ``count`` steps."""
+        """A neutral judgement of ``count`` steps."""
         return Judgement(np.zeros((sums, count)), np.zeros(count, np.bool_), np.zeros(count, np.bool_))
 
 
 class TaskModel(Protocol):
-    """What a detector knows of one task."""
+    """What a detector knows about one task."""
 
     @property
     def mature(self) -> bool:
-        """Whether it knows enough of the task for steps that contradict it to be a new one's."""
+        """Whether it knows enough of the task for contradictions to mean a new one."""
         ...
 
     @property
@@ -61,7 +61,7 @@ class TaskModel(Protocol):
         ...
 
     def judge(self, steps: Steps, *, stride: int = 1) -> Judgement:
-        """Look at steps (every ``stride``-th at least), which change nothing."""
+        """Judge steps (every ``stride``-th at least) without learning from them."""
         ...
 
     def learn(self, steps: Steps, judgement: Judgement) -> None:
@@ -69,16 +69,16 @@ class TaskModel(Protocol):
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to go on."""
+        """Everything needed to continue."""
         ...
 
     def load_state_dict(self, state_dict: dict[str, Any], /) -> None:
-        """Go on from there."""
+        """Continue from there."""
         ...
 
 
 class Detector(ABC):
-    """Knows what each task is like, and judges steps by it. A subclass writes `make`.
+    """Has a model of each task, and judges steps by it. A subclass writes `make`.
 
     Sums of evidence that never fall below zero (CUSUM) tell when a task has changed: at ``threshold``
     the steps are e^threshold times likelier in another task.
@@ -100,7 +100,7 @@ class Detector(ABC):
         """A model of a task of which nothing is known yet."""
 
     def judge(self, task: str, steps: Steps, *, stride: int = 1) -> Judgement:
-        """What ``steps`` say for and against ``task``."""
+        """Evidence of ``steps`` for and against ``task``."""
         found: Judgement = self.open(task).judge(steps, stride=stride)
         return found
 
@@ -117,11 +117,11 @@ class Detector(ABC):
         return model
 
     def forget(self, task: str) -> None:
-        """Drop what is known of ``task``."""
+        """Drop the model of ``task``."""
         self.tasks.pop(task, None)
 
     def rename(self, old: str, new: str) -> None:
-        """Call a task otherwise."""
+        """Rename a task."""
         self.tasks = {new if task == old else task: model for task, model in self.tasks.items()}
 
     def state_dict(self) -> dict[str, Any]:
@@ -129,7 +129,7 @@ class Detector(ABC):
         return {"tasks": {task: model.state_dict() for task, model in self.tasks.items()}}
 
     def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:
-        """Go on from what ``state_dict`` gave; refused with nothing changed."""
+        """Continue from what ``state_dict`` returned; refused with nothing changed."""
         loaded: dict[str, Any] = {}
         try:
             for task, state in state_dict["tasks"].items():
@@ -138,7 +138,7 @@ class Detector(ABC):
         except (LookupError, TypeError, ValueError, AttributeError, OwlError) as error:
             raise OwlValueError(
                 f"{type(self).__name__}.load_state_dict: the state does not fit or is damaged "
-                f"({type(error).__name__}: {error}); pass what state_dict() gave"
+                f"({type(error).__name__}: {error}); pass what state_dict() returned"
             ) from error
         self.tasks = loaded
 
@@ -150,7 +150,7 @@ def log_ratio(contradicts: BoolArray, usual: FloatArray, *, changed: float, most
     """Evidence of steps whose task is contradicted at a rate ``usual`` (B,); in another one at ``changed``.
 
     ``log(changed / usual)`` of a contradiction, at most ``most``, and ``log((1 − changed) / (1 − usual))`` of
-    an agreement; 0 where ``usual`` is NaN, or so large that contradictions are no news.
+    an agreement; 0 where ``usual`` is NaN, or so large that contradictions carry no information.
 
     >>> import numpy as np
     >>> from owlrl.changes.base import log_ratio

@@ -19,7 +19,7 @@ FIRST = 256  # steps before anything is said
 class RewardDrift(Detector):
     """A drift test on rewards (Page 1954, Hinkley 1971): has their mean moved by ``shift`` deviations?
 
-    Blind to changed dynamics, and alarmed by a policy that improves; in return it needs nothing but rewards.
+    It needs nothing but rewards, but it misses changed dynamics and raises alarms when a policy improves.
 
     Args:
         shift: how far a change moves the mean of the rewards, in their deviations.

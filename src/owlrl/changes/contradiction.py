@@ -1,4 +1,4 @@
-"""`Contradiction`: the same state and action, and another outcome than the task ever showed."""
+"""`Contradiction`: the same state and action, but an outcome that the task has never shown."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from owlrl.changes.steps import Steps
 
 __all__ = ["Contradiction"]
 
-TRIAL = 128  # steps after which it is known whether observations come again exactly
+TRIAL = 128  # steps after which it is known whether observations repeat exactly
 MATURE = 1024  # steps after which neighbours are near enough to trust what they say
 YOUNG = 4096  # steps in which places that look alike may still be met for the first time
 AGAIN = 0.3  # share of the steps of the trial that must come again for that
@@ -21,18 +21,18 @@ RARE = 0.1  # at most this share of steps are events, if events are counted by t
 
 
 class Contradiction(Detector):
-    """Counts contradictions: steps like ones that the task knows, with an outcome that it never had.
+    """Counts contradictions: steps like known ones of the task, with an outcome that it has never shown.
 
-    Unknown states say nothing, so that a policy may move where it likes; steps that agree count against a
-    change. Where observations come again exactly (grids), outcomes are looked up; else the five nearest rows
-    are looked at. The rate at which a task contradicts itself is measured in each region. Rare events, the
-    ends of episodes and uncommon rewards, are counted once more by themselves, since they would drown in the
-    steps between them.
+    Unknown states count neither way, so that a policy may explore; steps that agree count against a
+    change. Where observations repeat exactly (grids), outcomes are looked up; else the five nearest rows
+    are compared. The rate at which a task contradicts itself is measured in each region. Rare events, the
+    ends of episodes and uncommon rewards, are also counted separately, since they would be lost among the
+    other steps.
 
     Args:
         threshold: of the sums of evidence; a change is e^threshold times likelier than none there.
         changed: share of comparable steps that contradict the old task after a change, at least.
-        stride: with neighbours only every so many steps are looked at, since steps in a row are alike.
+        stride: with neighbours, only every ``stride``-th step is compared, since consecutive steps are alike.
 
     >>> import torch
     >>> from owlrl.changes import Contradiction, History
@@ -60,7 +60,7 @@ class Contradiction(Detector):
 
 
 class ContradictionModel:
-    """What is known of one task: an index of its steps, and which rewards are common in it."""
+    """A model of one task: an index of its steps, and its common rewards."""
 
     def __init__(self, changed: float) -> None:
         self.changed = changed

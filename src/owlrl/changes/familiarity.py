@@ -1,4 +1,4 @@
-"""`Familiarity`: does any known task explain what is seen?"""
+"""`Familiarity`: does any known task explain the current episode?"""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Familiarity:
 
     Args:
         detector: knows the tasks.
-        tasks: those that may explain what is seen.
+        tasks: the tasks to compare with.
 
     >>> import torch
     >>> from owlrl.changes import Contradiction, Familiarity, History
@@ -55,7 +55,7 @@ class Familiarity:
             self._sums[:, mask] = 0.0
 
     def observe(self, rows: Transitions, mask: np.ndarray | None = None) -> None:
-        """Take in a step of each environment; ``mask`` (E,) leaves out those without one."""
+        """Process a step of each environment; ``mask`` (E,) leaves out those without one."""
         env = np.arange(len(rows)) if mask is None else np.flatnonzero(mask)
         if not len(env):
             return

@@ -1,4 +1,4 @@
-"""`ChangeFinder`: follows a stream of rows, and says when their task changed and to which."""
+"""`ChangeFinder`: follows a stream of rows, and finds when their task changed and to which."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ STRANGE = 128  # rows of which a task that has learned enough knows at least a q
 
 @dataclass(frozen=True)
 class Change:
-    """The task is another one.
+    """The task has changed.
 
     Attributes:
         to: the task that fits; None for one that is not known.
         rows: how many of the newest rows were of it.
         confidence: probability that it was a change, by the evidence.
-        merged: the task before was no task: all its rows are of ``to``.
+        merged: the previous task did not exist: all its rows belong to ``to``.
 
     >>> from owlrl.changes import Change
     >>> Change("left", 12, 0.99).merged
@@ -104,13 +104,13 @@ class Sums:
 
 
 class ChangeFinder:
-    """Sums up what a `Detector` says of a stream, holds rows back while there is suspicion, and decides.
+    """Sums the evidence of a `Detector` over a stream, holds back suspicious rows, and decides.
 
     Feed it all rows with `see`. Rows beyond suspicion are learned as the current task's. After a `Change`
     call `enter` with the task's name; the rows since the change are then that task's.
 
     Args:
-        detector: what tells tasks apart.
+        detector: distinguishes tasks.
 
     >>> import torch
     >>> from owlrl.changes import ChangeFinder, Contradiction
@@ -154,7 +154,7 @@ class ChangeFinder:
         return self.detector.threshold * self.detector.open(self.task).doubt
 
     def enter(self, task: str, *, new: bool) -> None:
-        """The rows that are held, and those that follow, are of ``task``."""
+        """The held rows, and those that follow, belong to ``task``."""
         steps = [steps for steps, _ in self._held]
         soon = self._left if self.age < SOON else set()
         self._left = {*soon, self.task} if steps else set()
@@ -166,13 +166,13 @@ class ChangeFinder:
         self.age = 0
 
     def settle(self) -> None:
-        """The rows that are held are of the current task after all."""
+        """The held rows belong to the current task after all."""
         for steps, judgement in self._held:
             self._learn(steps, judgement)
         self._held, self._sums, self._recent, self._alarm = [], Sums(), [], None
 
     def see(self, rows: Transitions) -> Change | None:
-        """Take in the newest rows; a change, if there was one."""
+        """Process the newest rows; return a change, if there was one."""
         steps = self._history.follow(rows)
         judgement = self.detector.judge(self.task, steps, stride=self.detector.stride)
         self._held.append((steps, judgement))
@@ -185,7 +185,7 @@ class ChangeFinder:
     def _elsewhere(self, steps: Steps, judgement: Judgement) -> Change | None:
         """A known task that explains the newest rows, where the current one hardly knows any of them.
 
-        What is unknown contradicts nothing: two policies in levels of their own may never meet.
+        Unknown states contradict nothing, and the policies of two levels may never visit the same states.
         """
         share = 1 if judgement.which is not None else self.detector.stride
         self._recent.append((steps, share * int(judgement.comparable.sum())))
@@ -273,7 +273,7 @@ class ChangeFinder:
         return [task for _, task in sorted(found, key=lambda each: -each[0])]
 
     def _merge(self) -> Change | None:
-        """A task on probation that is a known one after all; looked at four times."""
+        """A task on probation that is a known one after all; tested four times."""
         young, quarter = self._young or [], PROBATION // 4
         count = sum(map(len, young))
         if not young or count // quarter == (count - len(young[-1])) // quarter or self._sums.values.any():
@@ -286,7 +286,7 @@ class ChangeFinder:
         return Change(to[0], self.held, 1.0, merged=True)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to go on."""
+        """Everything needed to continue."""
         return {
             "task": self.task,
             "age": self.age,
@@ -297,7 +297,7 @@ class ChangeFinder:
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:
-        """Go on from what ``state_dict`` gave; rows that were held are looked at again."""
+        """Continue from what ``state_dict`` returned; rows that were held are looked at again."""
         self.detector.load_state_dict(state_dict["detector"])
         self._history.load_state_dict(state_dict["history"])
         self.task, self.age = str(state_dict["task"]), int(state_dict["age"])

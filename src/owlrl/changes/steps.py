@@ -75,7 +75,7 @@ class Steps:
 
     @staticmethod
     def from_arrays(arrays: Mapping[str, Any]) -> Steps:
-        """What `arrays` gave."""
+        """What `arrays` returned."""
         made: dict[str, Any] = {name: np.asarray(value) for name, value in arrays.items()}
         return Steps(**{name: a.view(np.uint64) if name in HASHED else a for name, a in made.items()})
 
@@ -133,7 +133,7 @@ class History:
         return {str(env): [str(k) for k in last] for env, last in self._last.items() if last is not None}
 
     def load_state_dict(self, state_dict: dict[str, Any], /) -> None:
-        """Go on from there."""
+        """Continue from there."""
         self._last = {int(env): (int(a), int(b), int(c)) for env, (a, b, c) in state_dict.items()}
 
 

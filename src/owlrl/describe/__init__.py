@@ -1,4 +1,4 @@
-"""What `OwlWrapper` needs to know of a learner: `QLearner`, `ActorCriticLearner`, and their checks."""
+"""What `OwlWrapper` needs to know about a learner: `QLearner`, `ActorCriticLearner`, and their checks."""
 
 from owlrl.describe.actor_critic import ActorCriticLearner
 from owlrl.describe.base import DescribedLearner

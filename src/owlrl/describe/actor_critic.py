@@ -1,4 +1,4 @@
-"""`ActorCriticLearner`: a hand-written SAC, TD3 or DDPG, described in one call from what its script has."""
+"""`ActorCriticLearner`: describes a hand-written SAC, TD3 or DDPG by the objects of its script."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ROWS = 4096  # rows a network is called with at once
 
 
 class ActorCriticLearner(DescribedLearner):
-    """What `OwlWrapper` needs to know of a hand-written actor with critics: its parts, not its loop.
+    """What `OwlWrapper` needs to know about a hand-written actor with critics: its parts, not its loop.
 
     Heads are given in place to the output layers of actor, critics and targets (an actor's mean and
     log-std are two of them), and grow together with the optimizers. Networks are called
@@ -50,7 +50,7 @@ class ActorCriticLearner(DescribedLearner):
         actor: the policy network, with its optimizer and, for TD3 and DDPG, its target. Its ``output`` says
             how actions are made: by default `TanhGaussian` where there is a temperature (with the network's
             ``action_scale`` and ``action_bias``, if it has them), else `Deterministic`.
-        critics: the Q-network of (observation, action), or several; those of one optimizer name the same.
+        critics: the Q-network of (observation, action), or several; they may share an optimizer.
             Their ``output`` is `QValues` by default, `GaussianQ` for a mean and a log-variance.
         temperature: α of the entropy: a fixed number, or ``(log_alpha, optimizer)`` where it is learned: a
             leaf tensor of one element and what trains it and nothing else. Every task has its own: a new
@@ -62,7 +62,7 @@ class ActorCriticLearner(DescribedLearner):
         per_task: what is kept per task (a schedule, say), by name.
         preprocess: how a batch of raw observations becomes the networks' input; by default a cast to
             the actor's dtype and device.
-        on_task_end: called when a task is left, before anything of it is remembered, e.g. to put averaged
+        on_task_end: called when a task ends, before anything of it is remembered, e.g. to put averaged
             weights into the networks.
 
     >>> import copy, torch
@@ -182,7 +182,7 @@ evidence=ModelEvidence, replay=ListReplay, tasks=[])
         return self._distribution.greedy(self.ask("actor", heads, self.prepare(observation)))
 
     def values(self, observation: Tensor) -> Tensor:
-        """The value of every head's greedy action, the least among its critics, (H, B)."""
+        """The value of every head's greedy action, the minimum over its critics, (H, B)."""
         with torch.no_grad(), self._evaluating():
             x = self.prepare(observation)
             action = self._distribution.greedy(self._trained["actor"].heads.all_heads(x))  # (H, B, A)
@@ -203,7 +203,7 @@ evidence=ModelEvidence, replay=ListReplay, tasks=[])
         return self._targets(transitions, index) - now
 
     def predictions(self, transitions: Transitions, heads: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:
-        """What probabilistic critics (`GaussianQ`) say of transitions, for likelihood as evidence.
+        """Predictions of probabilistic critics (`GaussianQ`) for transitions, for likelihood as evidence.
 
         Mean and variance of Q(s, a) of each of the L critics, (len(heads), L, B), and the target
         (len(heads), B) that `td_errors` compares with the mean of the means.
@@ -247,7 +247,7 @@ evidence=ModelEvidence, replay=ListReplay, tasks=[])
     # policy's noise (one where the actor has none).
 
     def _outputs(self, transitions: Transitions, heads: Tensor) -> list[Tensor]:
-        """What each critic says of the action that was taken, (n, B, O), from one trunk pass."""
+        """Each critic's output for the action taken, (n, B, O), from one trunk pass."""
         found: list[list[Tensor]] = []
         with torch.no_grad(), self._evaluating():
             for rows in _pieces(transitions, ROWS):
@@ -400,23 +400,23 @@ evidence=ModelEvidence, replay=ListReplay, tasks=[])
         return found
 
     def _probe_problems(self, action_shape: tuple[int, ...] | None) -> list[str]:
-        """What a call of each network shows: whether heads can be given, and outputs be read."""
+        """Problems found by calling each network: can it have heads, and can its outputs be read?"""
         try:
             observation, action = self._example()
         except Exception as error:  # anything may come: the actor and preprocess are the user's
             if all(part.knows_layers for part in self._trained.values()):
                 return [p for name in self._trained for p in self._layer_problems(name, ())]
             return [
-                f"the actor gave no action ({type(error).__name__}: {error}); let the "
+                f"the actor returned no action ({type(error).__name__}: {error}); let the "
                 "replay tell the observation's shape (TaskScopedReplay), pass call= or output= to its "
-                "Trained if it answers otherwise, or layers= with the output layers' names for each network"
+                "Trained if it returns otherwise, or layers= with the output layers' names for each network"
             ]
         found = []
         if action.dim() != 2 or (action_shape is not None and tuple(action.shape[1:]) != tuple(action_shape)):
             expected = "(A,)" if action_shape is None else tuple(action_shape)
             found.append(
                 f"the actor's action has shape {tuple(action.shape[1:])}; expected {expected}, as in the "
-                "replay; pass output= to its Trained to say how its output is read"
+                "replay; pass output= to its Trained to define how its output is read"
             )
         for name, part in self._trained.items():
             inputs = (observation,) if name == "actor" else (observation, action)
@@ -456,7 +456,7 @@ def _critic_problems(name: str, part: Trained, inputs: tuple[Tensor, ...]) -> li
         return [
             f"{name} gave {output.shape[-1]} columns; say how they are read with Trained(..., output=...): "
             "owlrl.describe.outputs.QValues() if each is a Q-value, GaussianQ() for means and log-variances; "
-            "for a distributional critic hand over a small module that answers with its mean"
+            "for a distributional critic pass a small module that returns its mean"
         ]
     if values.dim() != 2 or len(values) != 1 or loss.shape != (1,):
         return [
@@ -467,7 +467,7 @@ def _critic_problems(name: str, part: Trained, inputs: tuple[Tensor, ...]) -> li
 
 
 def _replay_problems(replay: object) -> list[str]:
-    """Whether a replay that says what it holds has room for vectors of real numbers as actions."""
+    """Whether the replay can store vectors of real numbers as actions, if it says what it stores."""
     shape, dtype = getattr(replay, "action_shape", None), getattr(replay, "action_dtype", None)
     if shape is None or dtype is None or (len(shape) == 1 and np.dtype(dtype).kind == "f"):
         return []

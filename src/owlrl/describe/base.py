@@ -1,4 +1,4 @@
-"""`DescribedLearner`: the base of `QLearner` and `ActorCriticLearner`, also of a user's learner."""
+"""`DescribedLearner`: the base class of `QLearner` and `ActorCriticLearner`, and of your own learners."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Preprocess = Callable[[Tensor], Tensor]
 class DescribedLearner(ABC):
     """A learner described by its parts: `Trained` networks by name, a replay, a discount, schedules.
 
-    A subclass says what the networks' outputs mean: `inputs`, `act`, `values`, `td_errors` and
+    A subclass defines what the networks' outputs mean: `inputs`, `act`, `values`, `td_errors` and
     `consolidation`; `ask` calls a network. This base does the rest of `owlrl.protocols.OffPolicyLearner`:
     heads in networks, targets and optimizers, checks, a trial row. `QLearner` describes a DQN,
     `ActorCriticLearner` a SAC, TD3 or DDPG.
@@ -45,7 +45,7 @@ class DescribedLearner(ABC):
         gamma: the discount.
         per_task: what is kept per task, by name.
         preprocess: how a batch of raw observations becomes the networks' input.
-        on_task_end: called when a task is left, before anything of it is remembered.
+        on_task_end: called when a task ends, before anything of it is remembered.
 
     >>> import torch
     >>> from torch import nn
@@ -112,7 +112,7 @@ class DescribedLearner(ABC):
 
     @property
     def seed(self) -> int | None:
-        """None: a script's own seed is not known here."""
+        """None: the seed of a script is unknown here."""
         return None
 
     @property
@@ -125,7 +125,7 @@ class DescribedLearner(ABC):
         return None
 
     def finish_task(self) -> None:
-        """Call ``on_task_end``: the time to hand over averaged weights."""
+        """Call ``on_task_end``, e.g. to use averaged weights."""
         if self.on_task_end is not None:
             self.on_task_end()
 
@@ -138,7 +138,7 @@ class DescribedLearner(ABC):
             part.bind(layers[name], pointer, join=self._joins)
 
     def unbind(self, head: int) -> None:
-        """Give plain networks back their output layers, with the values of ``head``."""
+        """Make the networks plain again, with the values of ``head``."""
         for part in self._trained.values():
             part.unbind(head)
 
@@ -153,11 +153,11 @@ class DescribedLearner(ABC):
             part.reset_head(head)
 
     def record(self, numbers: Mapping[str, float]) -> None:
-        """Nothing: a script's own log is not known here; ``OwlWrapper(watch=...)`` is called instead."""
+        """Does nothing: the log of a script is unknown here; use ``OwlWrapper(watch=...)`` instead."""
         return
 
     def at_border(self, callback: Callable[[], None]) -> Callable[[], None] | None:
-        """None: only a script's own loop knows where its turns end."""
+        """None: only the script's loop knows when a step is complete."""
         return None
 
     def set_env(self, env: object) -> None:
@@ -176,15 +176,15 @@ class DescribedLearner(ABC):
         return observation.to(device=like.device, dtype=like.dtype)
 
     def trial(self, row: Transitions | None = None) -> list[str]:
-        """Run one row through all that is needed later, and say what fails.
+        """Run one row through all that is needed later, and return what fails.
 
-        Before the learner is wrapped this is done with copies of its networks that have two heads, then
-        with the networks themselves, in evaluation mode. Nothing is changed, no random number is used up.
+        Before the learner is wrapped this uses copies of its networks with two heads, then
+        the networks themselves, in evaluation mode. Nothing is changed, no random numbers are consumed.
 
         Args:
             row: a row as the replay gives it; None for one of zeros. Where not even the shape of an
                 observation is known (a list and a network that does not begin with an ``nn.Linear``),
-                there is nothing to try before the first row has come.
+                there is nothing to try before the first row.
         """
         with _generators_restored():
             try:
@@ -240,7 +240,7 @@ class DescribedLearner(ABC):
 
     @abstractmethod
     def consolidation(self, rows: Transitions) -> dict[str, Consolidation]:
-        """What a regularizer may look at, per network."""
+        """What a regularizer is given, per network."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(type(p.network).__name__ for p in self._trained.values())})"
@@ -261,7 +261,7 @@ class DescribedLearner(ABC):
         return torch.zeros(rows, *shape, dtype=torch.float32 if floats else torch.int64)
 
     def _row_problems(self, rows: Transitions) -> list[str]:
-        """Problems of rows that show before any network is called."""
+        """Problems of rows that are found before any network is called."""
         return []
 
     @property

@@ -1,4 +1,4 @@
-"""Learners, environments and replays of other libraries made usable, with all problems in one error."""
+"""Adapts learners, environments and replays of other libraries, with all problems in one error."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ BUFFER_PARTS = (
 def as_learner(item: Any) -> OffPolicyLearner:
     """The learner that an adapter or ``item.describe()`` makes of ``item``; else ``item`` itself.
 
-    An adapter is imported only when something of its library is there.
+    An adapter is imported only if its library is in use.
     """
     adapter, learner = _adapter(item), item
     if adapter is not None:
@@ -79,9 +79,9 @@ def as_replay(item: Any, *, gamma: float) -> Any:
 
 
 def check_learner(learner: Any) -> None:
-    """Raise one error that names every way in which ``learner`` cannot be wrapped; else return.
+    """Raise one error that lists everything that prevents ``learner`` from being wrapped, or return.
 
-    If its description is right, a row of zeros is run through all that is needed later (forward pass,
+    If the description is valid, a row of zeros is run through everything needed later (forward pass,
     heads, TD errors, consolidation). Nothing of the learner is changed. As for `OwlWrapper`, it may be a
     Stable-Baselines3 model, or an object with a method ``describe``.
 
@@ -91,8 +91,8 @@ def check_learner(learner: Any) -> None:
     ...
     owlrl.errors.OwlTypeError: check_learner: an object is no learner; describe a DQN with \
 QLearner(q, target, optimizer, replay=...), an actor with critics with \
-ActorCriticLearner(Trained(actor, ...), [Trained(critic, ...)], ...), or write what \
-owlrl.protocols.OffPolicyLearner says
+ActorCriticLearner(Trained(actor, ...), [Trained(critic, ...)], ...), or implement \
+owlrl.protocols.OffPolicyLearner
     """
     learner = as_learner(learner)
     if isinstance(learner, type):
@@ -111,8 +111,8 @@ owlrl.protocols.OffPolicyLearner says
         raise OwlTypeError(
             f"check_learner: {kind} {what}; describe a DQN with "
             "QLearner(q, target, optimizer, replay=...), an actor with critics with "
-            "ActorCriticLearner(Trained(actor, ...), [Trained(critic, ...)], ...), or write what "
-            "owlrl.protocols.OffPolicyLearner says"
+            "ActorCriticLearner(Trained(actor, ...), [Trained(critic, ...)], ...), or implement "
+            "owlrl.protocols.OffPolicyLearner"
         )
     where = f"check_learner: {type(learner).__name__}"
     raise_problems(where, learner.problems())
@@ -186,7 +186,7 @@ def trial_problems(learner: OffPolicyLearner, rows: Transitions) -> list[str]:
         )
         if not fits:
             wanted = ", ".join("any" if e is None else str(e) for e in expected)
-            found.append(f"{what} gave shape {shape} for {seen}; expected ({wanted})")
+            found.append(f"{what} returned shape {shape} for {seen}; expected ({wanted})")
         elif not bool((answer.isfinite() | answer.isneginf()).all()):  # −∞: an action that a head lacks
             found.append(f"{what} is not finite for {seen}; look at the weights and at preprocess")
 

@@ -1,4 +1,4 @@
-"""What the outputs of an actor and of a critic mean: actions, densities, values and losses."""
+"""The meaning of an actor's and a critic's outputs: actions, densities, values and losses."""
 
 from __future__ import annotations
 

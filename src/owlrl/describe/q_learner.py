@@ -1,4 +1,4 @@
-"""`QLearner`: a hand-written DQN described in one call from the objects its script has."""
+"""`QLearner`: describes a hand-written DQN by the objects of its script."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ __all__ = ["QLearner"]
 
 
 class QLearner(DescribedLearner):
-    """What `OwlWrapper` needs to know of a hand-written DQN: its parts, not its loop.
+    """What `OwlWrapper` needs to know about a hand-written DQN: its parts, not its loop.
 
     Args:
         q: the Q-network: a `MultiHeadQ`, or any module with a linear output layer, which is
-            given heads in place when it is wrapped.
+            given heads in place when wrapped.
         target: its target network, or None.
         optimizer: the optimizer that trains ``q``.
         replay: where the script puts its transitions: a `TaskScopedReplay` or one of its
@@ -40,9 +40,9 @@ class QLearner(DescribedLearner):
             ``state_dict`` and ``load_state_dict``, by name.
         preprocess: how a batch of raw observations becomes the network's input; by default a
             cast to the network's dtype and device.
-        layers: names of the output layers, where they are not found by themselves.
-        init: how a new task's head starts: answering "zero", "fresh" or as a "copy" of the active one.
-        on_task_end: called when a task is left, before anything of it is remembered, e.g. to put averaged
+        layers: names of the output layers, if they are not found automatically.
+        init: how a new task's head starts: "zero", "fresh" (random) or a "copy" of the active one.
+        on_task_end: called when a task ends, before anything of it is remembered, e.g. to put averaged
             weights into ``q``.
 
     >>> import copy, torch
@@ -155,16 +155,16 @@ replay=ListReplay, tasks=[])
         wrong = ""
         if not isinstance(answer, Tensor):
             several = f"{len(answer)} things" if isinstance(answer, tuple | list) else f"a {kind}"
-            wrong = f"q answers with {several} (a {kind})"
+            wrong = f"q returns {several} (a {kind})"
         elif answer.dim() != 2 or len(answer) != 1:
-            wrong = f"q answers one observation with shape {tuple(answer.shape)}"
+            wrong = f"q returns shape {tuple(answer.shape)}"
         elif actions is not None and answer.shape[1] != actions:
-            wrong = f"q answers with {answer.shape[1]} numbers for {actions} actions"
+            wrong = f"q returns {answer.shape[1]} numbers for {actions} actions"
         if not wrong:
             return []
         return [
             f"{wrong}; expected one tensor (B, actions) of Q-values, here (1, actions); for a distributional "
-            "or recurrent network hand over a small module around it whose forward answers with Q-values, "
+            "or recurrent network pass a small module around it whose forward returns Q-values, "
             "e.g. the mean over the atoms"
         ]
 
@@ -201,4 +201,6 @@ def _loss_problems(loss: Callable[..., Tensor]) -> list[str]:
             f"loss could not be called ({type(error).__name__}: {error}); expected "
             'loss(q, target, reduction="none") -> a number per row, as torch.nn.functional.smooth_l1_loss'
         ]
-    return [] if shape == (3,) else [f"loss gave shape {shape} for 3 rows; expected (3,), a number per row"]
+    return (
+        [] if shape == (3,) else [f"loss returned shape {shape} for 3 rows; expected (3,), a number per row"]
+    )

@@ -16,7 +16,7 @@ __all__ = ["TaskTemperature"]
 
 
 class TaskTemperature:
-    """The α = exp(log_alpha) of a script, swapped in place from task to task.
+    """The α = exp(log_alpha) of a script, exchanged in place at each change of task.
 
     The script continues with its ``log_alpha`` and optimizer. A task's state is loaded with the pointer at
     that task's head, so each head's α is known at any time: its entropy-regularised target needs it.
@@ -49,7 +49,7 @@ class TaskTemperature:
         self._known: dict[int, float] = {}  # log α of each head when its task was left
 
     def follow(self, pointer: HeadPointer) -> None:
-        """Take ``pointer``'s head for the one whose state is loaded."""
+        """Use ``pointer``'s head as the one whose state is loaded."""
         self._pointer, self._owner = pointer, pointer.head
 
     def of_head(self, head: int) -> float:

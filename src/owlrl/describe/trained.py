@@ -1,4 +1,4 @@
-"""`Trained`: one trained network with its optimizer and target, as a script has them."""
+"""`Trained`: a network of a script with its optimizer and target."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ JAX = ("flax", "haiku", "equinox", "jax", "jaxlib", "sbx")
 class Trained:
     """One trained network with its optimizer, its target, and how it is called.
 
-    Nothing is changed before the learner that it is part of is wrapped. Then its output layers are given
+    Nothing is changed before its learner is wrapped. Then its output layers are given
     heads in place (a `MultiHeadQ` has them already), together with the target's and in the optimizer.
 
     Args:
         network: the network that is trained.
-        optimizer: what trains it; several networks may share one. None where it only acts
+        optimizer: trains it; several networks may share one. None if it only acts
             (``OwlWrapper.load(..., acting=True)``).
         target: its target network, or None.
-        layers: names of its output layers, where they are not found by themselves.
+        layers: names of its output layers, if they are not found automatically.
         call: ``call(network, *inputs)``, used instead of the plain call (for an actor that samples, say).
             Several outputs are joined along the last axis.
         output: how the output is read: a `owlrl.describe.outputs.Distribution` for an actor, a
             `owlrl.describe.outputs.CriticOutput` for a critic; by default the learner's usual one.
-        init: how a new task's head starts: "zero" answers 0, "fresh" draws new weights, "copy" takes
+        init: how a new task's head starts: "zero" outputs 0, "fresh" draws new weights, "copy" takes
             those of the active head. At zero no action looks better than another, and an actor acts in the
             middle of its range; a random head on a trained trunk outputs noise of any size.
 
@@ -111,7 +111,7 @@ class Trained:
         return self.call is not None or type(self.network).forward is not nn.Module.forward
 
     def ask(self, *inputs: Tensor) -> Any:
-        """The network's output as it is: a tensor, or several."""
+        """The network's raw output: a tensor, or several."""
         return self.network(*inputs) if self.call is None else self.call(self.network, *inputs)
 
     def output_layers(self, example: Tensor | Sequence[Tensor] | None) -> list[str]:
@@ -130,7 +130,7 @@ class Trained:
         Args:
             layers: names of the output layers.
             pointer: the active head.
-            join: whether the network may answer otherwise than with one (B, O) tensor: several tensors
+            join: whether the network may return something else than one (B, O) tensor: several tensors
                 are then joined, also for those who call its module.
         """
         call = self.call or (_plain_call if join else None)
@@ -173,7 +173,7 @@ class Trained:
     def rehearsal(
         self, layers: Sequence[str], pointer: HeadPointer, memo: dict[int, Any], *, join: bool
     ) -> Trained:
-        """A copy that has two heads, to try things with that must not touch the network itself."""
+        """A copy with two heads, for trials that must not change the network itself."""
         network, target = copy.deepcopy(self.network, memo), copy.deepcopy(self.target, memo)
         twin = Trained(network, None, target, call=self.call, output=self.output, init="zero")
         twin.bind(layers, pointer, join=join)
@@ -194,9 +194,7 @@ class Trained:
             return [f"{name} is {kind_of(self.network)}; expected an nn.Module", *found]
         if not self.can_be_asked:
             kind = type(self.network).__name__
-            found.append(
-                f"{name} is a {kind} without forward; define it, or hand over the module that has one"
-            )
+            found.append(f"{name} is a {kind} without forward; define it, or pass the module that has one")
         if self.target is not None:
             found += _target_problems(name, self.target, self.network)
         return found
@@ -204,7 +202,7 @@ class Trained:
     def head_problems(self, name: str, example: Callable[[], Sequence[Tensor] | None]) -> list[str]:
         """Why its output layers cannot be given heads; ``example()`` is what it is called with."""
         if any(isinstance(m, MultiHeadLinear) for m in self.network.modules()):
-            return [f"{name} has been given heads already; unwrap() its OwlWrapper first"]
+            return [f"{name} already has heads; unwrap() its OwlWrapper first"]
         try:
             self.output_layers(example())
         except Exception as error:  # the network is the user's: anything may come

@@ -1,8 +1,8 @@
 """Tasks for continual learning, registered under ``owlrl/…`` when this package is imported.
 
-``gymnasium.make("owlrl.envs:owlrl/SimpleCrossing-v0", level=3)`` imports it by itself. Levels and Crossroads
+``gymnasium.make("owlrl.envs:owlrl/SimpleCrossing-v0", level=3)`` also imports it. Levels and Crossroads
 are deterministic MiniGrid environments with 7×7×3 image observations: they can be tabulated, stepped by
-look-up, and asked how much they contradict each other. Pendulum and Reach have continuous actions.
+look-up, and tested for how much they contradict each other. Pendulum and Reach have continuous actions.
 `Switching` makes a stream of unlabelled tasks of any of them.
 """
 

@@ -45,12 +45,12 @@ def check_grid(
 class GridTaskEnv(MiniGridEnv):
     """What our MiniGrid tasks have in common: the image alone as observation, and the first few actions.
 
-    Not for use on its own: put it before a MiniGrid environment, as `SimpleCrossingEnv` does. An
+    A mixin: put it before a MiniGrid environment, as `SimpleCrossingEnv` does. An
     observation is MiniGrid's 7×7×3 image, without direction and mission. At an episode's end
     ``info["is_success"]`` says whether a goal that pays was reached.
 
-    Gymnasium's and Stable-Baselines3's ``check_env`` have nothing to say, but that the latter's default CNN
-    needs images of at least 36×36: give ``gymnasium.wrappers.FlattenObservation(env)`` to an ``MlpPolicy``.
+    Gymnasium's and Stable-Baselines3's ``check_env`` pass; the latter only warns that its default CNN needs
+    images of at least 36×36: use ``gymnasium.wrappers.FlattenObservation(env)`` with an ``MlpPolicy``.
 
     >>> from owlrl.envs import CrossroadsEnv, GridTaskEnv, SimpleCrossingEnv
     >>> issubclass(SimpleCrossingEnv, GridTaskEnv) and issubclass(CrossroadsEnv, GridTaskEnv)
@@ -61,7 +61,7 @@ class GridTaskEnv(MiniGridEnv):
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012  # Gymnasium's way
 
     def _narrow(self, num_actions: int) -> None:
-        """Set the spaces; to be called at the end of a subclass's constructor."""
+        """Set the spaces; call it at the end of a subclass's constructor."""
         self.num_actions = num_actions
         self.action_space = spaces.Discrete(num_actions)
         self.observation_space = spaces.Box(0, 255, shape=(VIEW, VIEW, 3), dtype=np.uint8)
@@ -70,7 +70,7 @@ class GridTaskEnv(MiniGridEnv):
     def reset(  # type: ignore[override]
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[ImageArray, dict[str, Any]]:
-        """Begin an episode; ``seed`` and ``options`` are taken and change nothing of the task."""
+        """Begin an episode; ``seed`` and ``options`` are accepted and do not change the task."""
         observation, info = super().reset(seed=seed, options=options)
         return observation["image"], info
 

@@ -33,10 +33,10 @@ __all__ = [
 class Interference:
     """How much tasks contradict each other, and what one policy for all loses.
 
-    ``contradiction`` looks at observations one by one, wherever they occur; ``shared`` looks at what one
+    ``contradiction`` counts observations one by one, wherever they occur; ``shared`` measures what one
     policy achieves. A large contradiction off the way to the goals costs nothing: only ``shared`` well
-    below ``separate`` says that one head cannot do. Tasks that all end in a success may still lose return:
-    look at ``lost``, not only at how many are solved.
+    below ``separate`` shows that one head is not enough. Tasks that all end in a success may still lose
+    return: look at ``lost``, not only at how many are solved.
 
     Attributes:
         shared_observations: how many observations occur in at least two of the tasks.
@@ -104,7 +104,7 @@ def interference(*tables: Table, gamma: float = 0.99, tries: int = 200, seed: in
     """How much two or more tabulated tasks contradict each other, in optimal actions and in return.
 
     Optimal actions come from value iteration over states. An action counts as optimal for an observation
-    if it is optimal in some state that looks like this, so that only certain contradictions count.
+    if it is optimal in some state with that observation, so that only certain contradictions count.
 
     The best single policy is one action per observation. Where all tasks have the same observations and
     transitions, as those of `CrossroadsEnv`, its mean return is at most the optimum of the task with
@@ -268,14 +268,14 @@ def estimate_interference(
 ) -> InterferenceEstimate:
     """How much the heads of the learned tasks contradict each other, for tasks without a table.
 
-    What `interference` finds from tables, looked up in trained heads instead: an estimate, as good as their
-    values are. An action is good for a head if its value is within ``tolerance`` of the best, relative to
-    the best: at a discount of 0.99 a wasted step costs a hundredth.
+    Like `interference`, but with trained heads instead of tables: an estimate, as good as their values. An
+    action is good for a head if its value is within ``tolerance`` of the best, relative to the best:
+    at a discount of 0.99 a wasted step costs a hundredth.
 
     Args:
         owl: has learned the tasks, with a Q-network (discrete actions).
         rows: where to look: rows of a replay (or several such batches, one per task; their weights count),
-            or an array of observations (N, ...). Observations that occur in one task only say nothing.
+            or an array of observations (N, ...). Observations that occur in one task only do not count.
         tasks: which of the learned tasks are compared; all by default.
         tolerance: how much worse than the best a good action may be.
 

@@ -25,7 +25,7 @@ Observations = npt.NDArray[np.float32]
 PI, TURN, DT, MAX_SPEED, MIN_SPEED = (np.array(x) for x in (math.pi, 2.0 * math.pi, 0.05, 8.0, -8.0))
 MAX_TORQUE, MIN_TORQUE = np.array(2.0), np.array(-2.0, dtype=np.float32)
 REWARDS = np.array([-0.1, -1.0, -0.001])  # of θ̇², (θ − angle)² and u²
-MARK = (60, 160, 60)  # colour of the angle that is asked for
+MARK = (60, 160, 60)  # colour of the target angle
 
 
 def angle_from(theta: FloatArray, centre: float) -> FloatArray:
@@ -45,7 +45,7 @@ class PendulumEnv(StandardPendulum):
     The torque holds the pole only where ``|sin θ| ≤ 4 / g``: with the usual g = 10 within 23.6° of
     upright or of hanging down. The best that can be held for ±90° is ±23.6° or ±156.4°, for −1.35 per step.
 
-    Made by ``gymnasium.make("owlrl/Pendulum-v0", angle=90)``. ``render()`` marks the angle asked for.
+    Made by ``gymnasium.make("owlrl/Pendulum-v0", angle=90)``. ``render()`` marks the target angle.
 
     Args:
         angle: where the reward is largest, in degrees from −180 to 180; 0 is the standard task.
@@ -80,7 +80,7 @@ class PendulumEnv(StandardPendulum):
         return observation, float(reward), terminated, truncated, info
 
     def render(self) -> Any:
-        """The picture (500, 500, 3) in mode ``"rgb_array"``; a green disc marks the angle asked for."""
+        """The picture (500, 500, 3) in mode ``"rgb_array"``; a green disc marks the target angle."""
         if self.render_mode == "rgb_array" and self.screen is None:
             # so that Gymnasium looks for no screen, of which there may be none
             self.screen = importlib.import_module("pygame").Surface((self.screen_dim, self.screen_dim))
@@ -193,7 +193,7 @@ class PendulumVectorEnv(ArrayVectorEnv):
         return {**super().state_dict(), "states": self.states, "generators": generators}
 
     def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:
-        """Continue from what `state_dict` gave."""
+        """Continue from what `state_dict` returned."""
         super().load_state_dict(state_dict)
         self.states = state_dict["states"]
         self._generators = [np_random(0)[0] for _ in state_dict["generators"]]

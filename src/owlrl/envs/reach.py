@@ -218,7 +218,7 @@ class ReachVectorEnv(ArrayVectorEnv):
         return {**super().state_dict(), "states": self.states}
 
     def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:
-        """Continue from what `state_dict` gave."""
+        """Continue from what `state_dict` returned."""
         super().load_state_dict(state_dict)
         self.states = state_dict["states"]
 

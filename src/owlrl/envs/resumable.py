@@ -87,7 +87,7 @@ class Resumable(AnyWrapper, RecordConstructorArgs):
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise OwlValueError(
                 f"Resumable.load_state_dict: the state does not fit ({type(error).__name__}: {error}); "
-                "expected what state_dict() gave for the same environment; reset it to use it otherwise"
+                "expected what state_dict() returned for the same environment; reset it to use it otherwise"
             ) from error
         if not _same(self._seen, seen):
             raise OwlStateError(

@@ -341,7 +341,7 @@ class TabulatedVectorEnv(ArrayVectorEnv):
         return {**super().state_dict(), "at": self._at.copy(), "visits": self._visits.copy()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:
-        """Continue from what `state_dict` gave."""
+        """Continue from what `state_dict` returned."""
         super().load_state_dict(state_dict)
         self._at, self._visits = state_dict["at"].copy(), state_dict["visits"].copy()
 

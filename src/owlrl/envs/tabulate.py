@@ -38,7 +38,7 @@ def tabulate(
     state_key: StateKey | None = None,
     verify_steps: int = 1_000,
 ) -> Table:
-    """Write out ``env`` as ``env.reset(seed=seed)`` starts it.
+    """Write out ``env`` from the start that ``env.reset(seed=seed)`` gives.
 
     Breadth first, every action is tried in every state on deep copies; ``env`` itself is not touched. Where
     a deep copy does not continue where the original is (``gymnasium.utils.EzPickle`` constructs it from
@@ -49,11 +49,11 @@ def tabulate(
     the reward of a success may depend on the step.
 
     Two states are the same if their keys are. A MiniGrid environment needs no ``state_key``:
-    position, direction, what is carried and every cell of the grid tell its states apart. (A key
+    position, direction, what is carried and every cell of the grid identify its states. (A key
     given for one is used instead, on whole copies of the environment, which takes far longer.) BabyAI's
     levels need one: how far a mission has come is not in the grid.
 
-    What was found is checked. An action that draws random numbers is repeated with four other ones, and
+    The result is checked. An action that draws random numbers is repeated with four other ones, and
     of all others one per state is repeated; at the end ``verify_steps`` random steps of a copy are compared
     with the table. Randomness that is not the environment's own ``np_random`` can go unnoticed.
 
@@ -323,7 +323,7 @@ class _GridStates:
     """A MiniGrid environment: a state is the agent, what it carries and the grid.
 
     Drawing the observation is nearly all of a step's time, so each state's is drawn once. Objects are
-    put back, not copied: environments compare them by identity.
+    restored, not copied: environments compare them by identity.
     """
 
     def __init__(self, env: AnyEnv) -> None:

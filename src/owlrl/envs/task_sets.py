@@ -80,7 +80,7 @@ class TaskSpec:
         return dict(self.arguments)
 
     def __call__(self, **overrides: Any) -> AnyEnv:
-        """A new environment of this task; ``overrides`` go before the task's own arguments."""
+        """A new environment of this task; ``overrides`` take precedence over the task's own arguments."""
         return gymnasium.make(self.env_id, **{**self.kwargs, **overrides})
 
     def table(self) -> Table:
@@ -174,7 +174,7 @@ def task_set(name: str, **kwargs: Any) -> dict[str, TaskSpec]:
     and two of DoorKey-8x8, all with 7 actions. ``Crossroads-2`` to ``Crossroads-8``. All levels of the
     first two kinds passed `screen_level`.
 
-    The levels of the SC sets can be told apart by what is seen: one memoryless policy solves all of them
+    The levels of the SC sets can be distinguished by their observations: one memoryless policy solves all
     (`interference` finds it), so they test forgetting and selection. Crossroads forces interference.
 
     Args:
@@ -214,7 +214,7 @@ def unseen_levels(
     """Make ``n`` SimpleCrossing tasks with layouts that are not excluded.
 
     Levels are taken from ``first`` on, as MiniGrid draws them. Layouts are compared, not level numbers. S9N1
-    has 42 layouts in all, so many of 100 unseen levels are alike, unless ``distinct`` asks for fewer.
+    has 42 layouts in all, so many of 100 unseen levels are alike, unless ``distinct`` is true.
 
     Args:
         kind: ``"S9N1"``, ``"S9N2"``, ``"S9N3"`` or ``"S11N5"``: size and number of crossings.

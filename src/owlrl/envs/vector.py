@@ -27,7 +27,7 @@ NEVER = int(np.iinfo(np.int64).max)  # the step at which an environment without 
 
 
 class ArrayVectorEnv(VectorEnv[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]):
-    """What such environments share: spaces, the episodes' clock, reset masks and autoreset.
+    """The common part of such environments: spaces, step counts, reset masks and autoreset.
 
     Autoreset is Gymnasium's *same step* mode, as ``metadata["autoreset_mode"]`` says: where an episode ends,
     ``step`` returns the first observation of the next one, and the last observation of the one that
@@ -90,7 +90,7 @@ class ArrayVectorEnv(VectorEnv[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[A
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:
-        """Continue from what `state_dict` gave."""
+        """Continue from what `state_dict` returned."""
         self._started, self._clock = bool(state_dict["started"]), int(state_dict["clock"])
         self._began[:] = state_dict["began"]
         self._next_end = int(state_dict["next_end"])

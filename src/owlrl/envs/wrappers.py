@@ -28,13 +28,13 @@ AnyStep = tuple[Any, float, bool, bool, dict[str, Any]]
 class CountBonus(AnyWrapper, RecordConstructorArgs):
     """Adds ``β / √n`` to every reward, n being how often the agent has entered its current cell so far.
 
-    Counts continue over episodes. They are no part of the environment's state: tabulate the
+    Counts continue over episodes. They are not part of the environment's state: tabulate the
     environment without it, and give `TabulatedVectorEnv` its ``count_bonus``.
 
     Args:
         env: a MiniGrid environment, a `TabulatedEnv`, or any other with a ``cell``.
         scale: β.
-        cell: tells where the agent is; None for the agent's position in the grid.
+        cell: returns the agent's cell; None for its position in the grid.
 
     >>> import gymnasium
     >>> from owlrl.envs import CountBonus
@@ -80,7 +80,7 @@ def _cell(env: AnyEnv) -> Hashable:
 class ScaleGoalReward(AnyWrapper, RecordConstructorArgs):
     """Multiplies the reward of a success: a positive one that ends the episode.
 
-    The paper trains its MiniGrid agents with a hundredfold reward, beside a count bonus. It
+    The paper trains its MiniGrid agents with a hundredfold reward, in addition to a count bonus. It
     can be tabulated: ``tabulate(ScaleGoalReward(env))``.
 
     Args:
@@ -114,8 +114,8 @@ class ScaleGoalReward(AnyWrapper, RecordConstructorArgs):
 class SwapActions(AnyWrapper, RecordConstructorArgs):
     """Gives the actions other numbers: another task that looks the same and contradicts the first one.
 
-    ``owlrl/FlippedCartPole-v0`` is ``SwapActions(CartPole)``: what pushed left now pushes right. A policy for
-    either task that always takes the other action is one for the other.
+    ``owlrl/FlippedCartPole-v0`` is ``SwapActions(CartPole)``: the action that pushed left now pushes right.
+    Swapping the actions of a policy for one task gives a policy for the other.
 
     Args:
         env: an environment with discrete actions that start at 0.

@@ -1,9 +1,9 @@
-"""Evidence: how well each head explains what was just seen.
+"""Evidence: how well each head explains the last step.
 
-Evidence says what a selector is fed with, `owlrl.selection` what is done with it: either can be
-changed without the other. `TDErrorEvidence` asks each head's values, `GaussianNLLEvidence` also
-how sure it is of them; `RewardEvidence` asks a reward predictor that each task has learned, which needs no
-bootstrap; `ModelEvidence` asks a model of each task that predicts next observation and reward.
+Evidence computes the losses, a selector of `owlrl.selection` uses them: either can be changed without the
+other. `TDErrorEvidence` uses each head's values, `GaussianNLLEvidence` also their variance; `RewardEvidence`
+uses a reward predictor per task, which needs no bootstrap; `ModelEvidence` uses a model per task that
+predicts next observation and reward.
 """
 
 from owlrl.evidence.base import Evidence, calibrated_loss

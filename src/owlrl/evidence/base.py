@@ -1,4 +1,4 @@
-"""`Evidence`: the base of all evidence, also of a user's, and what its kinds share."""
+"""`Evidence`: the base class of all evidence, also of your own."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ FIELDS = ("observation", "action", "reward", "next_observation", "discount", "we
 
 
 class Evidence(ABC):
-    """Scores each head on what was just seen: the lower, the more it looks like the head's task.
+    """Scores each head on the last step: the lower, the more it looks like the head's task.
 
-    A subclass writes two methods. `fit` looks at rows of one task, when it has been learned, and
-    returns what is to be kept of it; `score` gives the loss of each head on each row. The rest is
-    done here: rows and heads are checked, what `fit` returned is kept in ``fitted``, saved, loaded and
-    forgotten. A subclass with an ``__init__`` calls ``super().__init__()`` in it.
+    A subclass writes two methods. `fit` gets rows of one task, when it has been learned, and
+    returns what is kept of it; `score` returns the loss of each head on each row. This class does
+    the rest: rows and heads are checked, and the result of `fit` is kept in ``fitted``, saved, loaded and
+    dropped. A subclass with an ``__init__`` calls ``super().__init__()`` in it.
 
     Losses should be of about the same size for every right head, and bounded, so that one surprise cannot
-    outweigh all that was seen before: `calibrated_loss` does both.
+    outweigh all earlier steps: `calibrated_loss` does both.
 
     Attributes:
         samples: most rows that `fit` is given, spread evenly over those of the task.
@@ -70,10 +70,10 @@ class Evidence(ABC):
 
     @abstractmethod
     def fit(self, learner: Any, head: int, rows: Transitions) -> Any:
-        """Fit the task of ``head`` to its rows and return what is to be kept.
+        """Fit the task of ``head`` to its rows and return what is kept.
 
         Numbers, strings, arrays, tensors, or lists and dicts of them. ``rows.weight``, where it is not None,
-        says how much each row counts (mean 1).
+        is how much each row counts (mean 1).
         """
 
     @abstractmethod
@@ -81,7 +81,7 @@ class Evidence(ABC):
         """Non-negative finite losses (len(heads), len(rows)): an array, a tensor or a list of them."""
 
     def kept_problem(self, kept: Any) -> str | None:
-        """What is wrong with something loaded in place of what `fit` returns, as "expected ..."; or None."""
+        """What is wrong with a loaded result of `fit`, as "expected ..."; or None."""
         return None
 
     def calibrate(self, learner: OffPolicyLearner | None, head: int, rows: Transitions) -> None:
@@ -116,8 +116,8 @@ class Evidence(ABC):
         scores = np.asarray(found, dtype=np.float64) if len(chosen) else np.zeros((0, len(rows)))
         if scores.shape != (len(chosen), len(rows)):
             raise OwlValueError(
-                f"{where}: score gave shape {scores.shape}; expected {(len(chosen), len(rows))}: a line per "
-                "head, a column per row"
+                f"{where}: score returned shape {scores.shape}; expected {(len(chosen), len(rows))}: a line "
+                "per head, a column per row"
             )
         return scores
 
@@ -132,16 +132,16 @@ class Evidence(ABC):
         return {"heads": {str(head): kept for head, kept in self.fitted.items()}}
 
     def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:
-        """Continue from what ``state_dict`` gave."""
+        """Continue from what ``state_dict`` returned."""
         self.fitted = self._heads_of(state_dict)
         self.version += 1
 
     def _heads_of(self, state_dict: Mapping[str, Any]) -> dict[int, Any]:
-        """What is kept of each head, out of what `state_dict` gave; or an error naming all that is wrong."""
+        """What is kept of each head in a state of `state_dict`; or an error with all problems."""
         where = f"{type(self).__name__}.load_state_dict"
         heads = state_dict.get("heads")
         if not isinstance(heads, Mapping):
-            raise OwlValueError(f"{where}: heads is {heads!r}; expected what state_dict() gave, by head")
+            raise OwlValueError(f"{where}: heads is {heads!r}; expected what state_dict() returned, by head")
         problems = []
         for head, kept in heads.items():
             if not str(head).isdecimal():
@@ -201,7 +201,7 @@ def positive_scale(kept: object) -> str | None:
 
 def check_keys(where: str, state_dict: Mapping[str, Any], keys: Iterable[str]) -> None:
     """Raise, naming all of them, if ``state_dict`` lacks some of ``keys``."""
-    missing = [f"{key} is missing; pass what state_dict() gave" for key in keys if key not in state_dict]
+    missing = [f"{key} is missing; pass what state_dict() returned" for key in keys if key not in state_dict]
     raise_problems(where, missing)
 
 
@@ -215,7 +215,7 @@ def encoded(where: str, encode: Callable[[Tensor], Tensor], observation: Tensor)
     out = encode(observation)
     if out.ndim != 2 or len(out) != len(observation):
         raise OwlTypeError(
-            f"{where}: encode gave shape {tuple(out.shape)} for {len(observation)} observations; "
+            f"{where}: encode returned shape {tuple(out.shape)} for {len(observation)} observations; "
             f"expected ({len(observation)}, features)"
         )
     return out.detach().cpu()

@@ -1,4 +1,4 @@
-"""`GaussianNLLEvidence`: how likely each head's critics find what happened."""
+"""`GaussianNLLEvidence`: the likelihood of a step under each head's critics."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class GaussianNLLEvidence(ScaledEvidence):
 
     Needs critics that predict a variance: a learner with a method ``predictions(transitions, heads)``,
     such as an `ActorCriticLearner` of ``Trained(..., output=GaussianQ())``. The wider a head's prediction,
-    the less an error tells against it, and the less it is believed when it is right. How sure critics are is
-    one thing, how right they are another: each head's standard deviations are multiplied by the root mean
+    the less an error counts against it, and the less a correct prediction counts for it. Critics may be too
+    sure or not sure enough: each head's standard deviations are multiplied by the root mean
     square of its standardised errors on its own task, measured by `calibrate` when that task has been
     learned.
 
@@ -56,9 +56,9 @@ class GaussianNLLEvidence(ScaledEvidence):
     ``TDErrorEvidence(calibrated=False, power=2)``.
 
     Args:
-        calibrated: measure each head's own scale; False takes the critics' variances as they are.
+        calibrated: measure each head's own scale; False uses the critics' variances unchanged.
         clip: standard deviations that an error counts for at most (see `likelihood_loss`).
-        samples: most rows that `calibrate` looks at, spread evenly over those it is given.
+        samples: most rows that `calibrate` uses, spread evenly over those given.
 
     >>> from owlrl.evidence import GaussianNLLEvidence
     >>> evidence = GaussianNLLEvidence()
@@ -117,7 +117,7 @@ def _mixtures(
     shapes = tuple(mean.shape), tuple(variance.shape), tuple(target.shape)
     if mean.ndim != 3 or shapes != ((outer[0], mean.shape[1], outer[1]),) * 2 + (outer,):
         raise OwlValueError(
-            f"GaussianNLLEvidence: {type(learner).__name__}.predictions gave shapes {shapes}; expected means "
-            f"and variances ({outer[0]}, critics, {outer[1]}) and targets {outer}"
+            f"GaussianNLLEvidence: {type(learner).__name__}.predictions returned shapes {shapes}; expected "
+            f"means and variances ({outer[0]}, critics, {outer[1]}) and targets {outer}"
         )
     return *gaussian_mixture(mean, variance, dim=1), target

@@ -31,6 +31,7 @@ __all__ = ["ModelEvidence", "cautious_loss", "find_categories", "ridge_fit"]
 _PRECISION = 0.05
 _SMALLEST = 1e-8
 _CHUNK = 4096  # rows at a time, so that a fit needs little memory
+_TOLL = 0.5  # what a guess costs, paid once: with the next observation, not with the reward
 _PROBES = 4  # random directions that tell how far a row is from those that a model was fitted to
 
 Array = npt.NDArray[Any]
@@ -60,15 +61,18 @@ def ridge_fit(x: Array, y: Array, weight: FloatArray, *, ridge: float) -> tuple[
     return fitted, factor
 
 
-def cautious_loss(error: Array, scale: Array, leverage: Array, *, clip: float = 5.0) -> Array:
+def cautious_loss(
+    error: Array, scale: Array, leverage: Array, *, clip: float = 5.0, toll: float = 0.0
+) -> Array:
     """Loss of an error ≥ 0 in units of the model's own, ``e = error / scale``, less where the model guesses.
 
-    ``max(min(e, 1), min(e / √max(1, leverage), clip))``. The leverage is ``xᵀ G⁻¹ x`` of a row (`ridge_fit`)
-    in units of that of a row like those the model was fitted to, and grows with the distance from them.
-    A model's error is mostly what its features cannot express: it is not averaged away by many rows, so it
-    grows as the root of the leverage in these units, and a large error far away tells little against the
-    model. An error of the model's own size still counts in full, or a model that knows nothing would be
-    ahead of one that is right. Shapes broadcast.
+    ``max(min(e, 1), min(e, e / s + toll · log s, clip))`` with ``s = √max(1, leverage)``. The leverage is
+    ``xᵀ G⁻¹ x`` of a row (`ridge_fit`) in units of that of a row like those the model was fitted to. A
+    model's error is mostly what its features cannot express: many rows do not average it away, and it
+    grows as the root of the leverage in these units. So a large error far from all rows tells little against
+    the model. But a model that knows nothing must not be ahead of one that is right: an error of the
+    model's own size counts in full, and a guess pays a toll, as wide distributions do in a likelihood.
+    Shapes broadcast.
 
     >>> import numpy as np
     >>> from owlrl.evidence import cautious_loss
@@ -76,16 +80,18 @@ def cautious_loss(error: Array, scale: Array, leverage: Array, *, clip: float = 
     >>> cautious_loss(error, 1.0, 1.0), cautious_loss(error, 1.0, 100.0)
     (array([0.5, 4. , 5. ]), array([0.5, 1. , 5. ]))
     """
-    ratio = error / scale
-    far = np.sqrt(np.maximum(leverage, 1.0))
-    bounded: Array = np.maximum(np.minimum(ratio, 1.0), np.minimum(ratio / far, clip))
+    ratio, far = error / scale, np.maximum(leverage, 1.0)
+    guess = ratio / np.sqrt(far)
+    if toll:
+        guess = np.minimum(guess + 0.5 * toll * np.log(far), ratio)
+    bounded: Array = np.maximum(np.minimum(ratio, 1.0), np.minimum(guess, clip))
     return bounded
 
 
 def find_categories(observation: Tensor) -> list[list[int]] | None:
     """The values that each channel takes if observations (B, ...) are categories; None if they are numbers.
 
-    Integers with few values are names of things, not amounts: at most 16 in each channel, less than 32 apart,
+    Integers with few values are taken as names, not amounts: at most 16 in each channel, less than 32 apart,
     as in MiniGrid's images. The channels of an image are its last axis, those of a vector its columns; of a
     single integer up to 1,024 values are categories.
 
@@ -248,10 +254,10 @@ class ModelEvidence(Evidence):
     of observation and action (`ridge_fit`), so it takes a fraction of a second and no gradient. At
     test time a task's loss is the sum of two errors, of the next observation and of the reward given the
     next observation, each in units of the model's own error on rows it was not fitted to, less where
-    the model has seen nothing alike, and clipped (`cautious_loss`).
+    the model has seen nothing similar, and clipped (`cautious_loss`).
 
     Tasks that differ in what happens (a wall, a swapped action) are distinguished by the first, tasks
-    that differ in what is rewarded by the second. What no task has seen before is predicted badly by all.
+    that differ in what is rewarded by the second. States that no task has seen are predicted badly by all.
     There is no bootstrap: unlike a TD error, the evidence does not depend on how well values were learned.
 
     Args:
@@ -262,7 +268,7 @@ class ModelEvidence(Evidence):
         outputs: the next observation is predicted through so many random projections, if it is wider.
         ridge: penalty of the fit, per row.
         samples: most rows a model is fitted to, spread evenly over those given.
-        clip: largest of each of the two errors: one surprise cannot outweigh all that was seen before.
+        clip: largest of each of the two errors: one surprise cannot outweigh all earlier steps.
         seed: of the random features; None for torch's (`torch.initial_seed`).
 
     >>> import torch
@@ -353,7 +359,7 @@ class ModelEvidence(Evidence):
         error, wide = y[:, None] - out[..., : y.shape[1]], y.shape[1] - 1  # (B, n, outputs + 1)
         surprise = np.sqrt(_squares(error[..., :wide]) / wide)
         leverage = _squares(out[..., wide + 1 :])
-        total = cautious_loss(surprise, scales[:, 0], leverage, clip=self.clip)
+        total = cautious_loss(surprise, scales[:, 0], leverage, clip=self.clip, toll=_TOLL)
         paid = np.abs(error[..., wide] - y[:, :wide] @ links.T)
         total += cautious_loss(paid, scales[:, 1], leverage, clip=self.clip)
         by_head: Array = total.T
@@ -374,7 +380,7 @@ class ModelEvidence(Evidence):
         return {**super().state_dict(), "seed": self.seed, "columns": columns}
 
     def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:
-        """Continue from what ``state_dict`` gave."""
+        """Continue from what ``state_dict`` returned."""
         check_keys("ModelEvidence.load_state_dict", state_dict, ("heads", "seed", "columns"))
         heads = self._heads_of(state_dict)
         seed, saved, features = int(state_dict["seed"]), state_dict["columns"], None

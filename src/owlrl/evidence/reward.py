@@ -56,8 +56,8 @@ class RewardEvidence(Evidence):
     When a task has been learned, a small network is fitted to its rows: from observation, action
     and next observation to the reward. At test time the loss of a task is the predictor's error in
     units of its error on rows it was not fitted to, clipped. Tasks that differ in what they reward
-    are told apart as soon as a reward differs, without a bootstrap whose error would drown it.
-    Tasks that pay alike and differ in their dynamics are not: use `TDErrorEvidence` there.
+    are distinguished as soon as a reward differs, without the error of a bootstrap. Tasks with the
+    same rewards and different dynamics are not: use another evidence there.
 
     Args:
         encode: turns a batch of observations into features (B, F); by default they are flattened.
@@ -66,7 +66,7 @@ class RewardEvidence(Evidence):
         updates: gradient steps it is fitted with.
         batch_size: rows per step, half of them with a reward where there are any.
         samples: most rows it is fitted to, spread evenly over those given.
-        clip: largest loss: one surprise cannot outweigh all that was seen before.
+        clip: largest loss: one surprise cannot outweigh all earlier steps.
         seed: of initial weights and batches; None for torch's (`torch.initial_seed`).
 
     >>> import torch
@@ -151,7 +151,7 @@ class RewardEvidence(Evidence):
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:
-        """Continue from what ``state_dict`` gave."""
+        """Continue from what ``state_dict`` returned."""
         check_keys("RewardEvidence.load_state_dict", state_dict, ("actions", "generator"))
         heads, actions = self._heads_of(state_dict), int(state_dict["actions"])
         self._generator.set_state(state_dict["generator"])

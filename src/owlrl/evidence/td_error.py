@@ -1,4 +1,4 @@
-"""`TDErrorEvidence`: a head whose values explain what happened is likely of the right task."""
+"""`TDErrorEvidence`: a head whose values explain the step is likely the right one."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def td_scale(delta: FloatArray, values: FloatArray, weight: FloatArray | None = 
 
 
 def plain_loss(delta: FloatArray, *, clip: float = 5.0, power: float = 1.0) -> FloatArray:
-    """Loss as the paper has it: ``|δ| ** power`` (power 2 is its G); (H, B) → (H, B), unclipped.
+    """The paper's loss: ``|δ| ** power`` (power 2 is its G); (H, B) → (H, B), unclipped.
 
     A δ that is not finite counts as ``clip`` times the largest finite ``|δ|`` of its transition.
 
@@ -71,9 +71,9 @@ class TDErrorEvidence(ScaledEvidence):
 
     Args:
         calibrated: divide by the head's own scale and clip; False gives plain ``|δ|``.
-        clip: largest calibrated error: one surprise cannot outweigh all that was seen before.
+        clip: largest calibrated error: one surprise cannot outweigh all earlier steps.
         power: exponent of the loss; 2 with ``calibrated=False`` is the paper's G for DQN.
-        samples: most rows that `calibrate` looks at, spread evenly over those it is given.
+        samples: most rows that `calibrate` uses, spread evenly over those given.
 
     >>> from owlrl.evidence import TDErrorEvidence
     >>> evidence = TDErrorEvidence()
@@ -133,8 +133,8 @@ def _deltas(learner: OffPolicyLearner, rows: Transitions, heads: npt.ArrayLike) 
     expected = (len(chosen), len(rows))
     if tuple(delta.shape) != expected:
         raise OwlValueError(
-            f"TDErrorEvidence: {type(learner).__name__}.td_errors gave shape {tuple(delta.shape)}; expected "
-            f"{expected}: one line per head, one column per row"
+            f"TDErrorEvidence: {type(learner).__name__}.td_errors returned shape {tuple(delta.shape)}; "
+            f"expected {expected}: one line per head, one column per row"
         )
     errors: FloatArray = delta.detach().cpu().to(torch.float64).numpy()
     return errors

@@ -1,4 +1,4 @@
-"""The paper's comparisons and ours: methods as arrangements of the same parts, metrics, studies, results."""
+"""The paper's comparisons and ours: methods made of the same parts, metrics, studies, results."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from owlrl.experiments.metrics import (
     final_performance,
     forgetting,
     forward_transfer,
+    identification_accuracy,
     iqm,
     iqm_over_seeds,
     mean_score,
     probability_of_improvement,
     regret,
+    steps_to_identify,
     stratified_bootstrap,
     welch_test,
 )
@@ -104,6 +106,7 @@ __all__ = [
     "group_by_run",
     "head_errors",
     "head_probabilities",
+    "identification_accuracy",
     "iqm",
     "iqm_over_seeds",
     "learning_curves",
@@ -129,6 +132,7 @@ __all__ = [
     "selection_bars",
     "selections",
     "shared_grid",
+    "steps_to_identify",
     "stratified_bootstrap",
     "study_runs",
     "study_table",

@@ -1,4 +1,4 @@
-"""Pieces of one HTML page that needs nothing but itself."""
+"""Parts of one self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ body { margin: 0 auto; max-width: 120rem; padding: 1rem 1.5rem 4rem; color: #222
 h1 { font-size: 1.7rem; }
 h2 { font-size: 1.3rem; margin-top: 3rem; border-top: 2px solid #0072b2; padding-top: .7rem; }
 h3 { font-size: 1.08rem; margin-top: 2rem; }
-p, figcaption { max-width: 46rem; }
+p, figcaption { max-width: 70rem; }
 .scroll { overflow-x: auto; margin: .5rem 0 1.4rem; }
-table { border-collapse: collapse; font-size: .86rem; }
-th, td { padding: .3rem .7rem; text-align: left; }
+table { border-collapse: collapse; font-size: .82rem; }
+th, td { padding: .3rem .5rem; text-align: left; }
 th { border-bottom: 1.5px solid #222; vertical-align: bottom; }
-td { border-bottom: 1px solid #ddd; white-space: nowrap; }
+td { border-bottom: 1px solid #ddd; }
+@media (max-width: 50rem), (min-width: 100rem) { td { white-space: nowrap; } }
 td.number { text-align: right; font-variant-numeric: tabular-nums; }
 figure { margin: 1rem 0 1.6rem; }
 img { max-width: 100%; height: auto; }
@@ -42,7 +43,7 @@ dd { margin: 0; }
 
 
 def page(title: str, body: Iterable[str]) -> str:
-    """A whole page; it may load nothing, and says so to the browser."""
+    """A whole page; a policy keeps the browser from loading anything."""
     policy = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
     head = [
         '<meta charset="utf-8">',
@@ -61,12 +62,12 @@ def paragraph(text: str) -> str:
 
 
 def items(pairs: Mapping[str, str]) -> str:
-    """Names and what belongs to them."""
+    """Names and values."""
     return "<dl>" + "".join(f"<dt>{escape(k)}</dt><dd>{escape(v)}</dd>" for k, v in pairs.items()) + "</dl>"
 
 
 def code(lines: Iterable[str]) -> str:
-    """Lines to be typed."""
+    """Lines of commands."""
     return f"<pre>{escape(chr(10).join(lines))}</pre>"
 
 

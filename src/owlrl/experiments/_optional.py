@@ -1,4 +1,4 @@
-"""Libraries that are only needed for some things, imported when they are."""
+"""Optional libraries, imported when they are needed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["imported", "optional"]
 
 
 def optional(name: str, *, extra: str, what: str) -> Any:
-    """The module ``name``, or an error that says which extra brings it."""
+    """The module ``name``, or an error that names its extra."""
     try:
         return importlib.import_module(name)
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""What each command of ``owlrl`` takes and does; `owlrl.cli` reads the command line into these."""
+"""The commands of ``owlrl`` and their options; `owlrl.cli` reads the command line into these."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Train:
     """a set: SC2, SC3, SC5, SC12, SC3+DK2, Crossroads-2 … Crossroads-8; SC3 if no levels are given"""
     env_id: str | None = None
     """environment whose levels are taken; owlrl/SimpleCrossing-v0 if left out. Any registered one: where it
-    has no argument level, a level is the seed of its resets; what is no grid is trained by compare"""
+    has no argument level, a level is the seed of its resets; others than grids are trained by compare"""
     levels: tuple[int, ...] = ()
     """levels instead of a set, e.g. 3 7 14"""
     angles: tuple[float, ...] = ()
@@ -72,17 +72,17 @@ class Train:
     frames: int | None = None
     """per task and round; 190000, or 20000 for the Pendulum"""
     rounds: int = 1
-    """how often the tasks are gone through"""
+    """how often the sequence of tasks is repeated"""
     learner: Literal["fast", "conv", "curious", "paper"] = "fast"
     """settings of the DQN, or of the SAC for the Pendulum"""
     set: tuple[str, ...] = ()
-    """settings of it that differ, e.g. n_step=3 learning_rate=0.001"""
+    """settings that differ, e.g. n_step=3 learning_rate=0.001"""
     strength: float | None = None
     """of the regularizer; the method's own if left out"""
     compile: bool = False
     """compile the learner's update: faster, after some tens of seconds; needs a C++ compiler"""
     policies: tuple[str, ...] = ()
-    """how to act in the evaluation, e.g. oracle hedge+td; all if left out"""
+    """policies in the evaluation, e.g. oracle hedge+td; all if left out"""
     episodes: int = 16
     """per task and policy"""
     in_a_row: int = 0
@@ -92,12 +92,12 @@ class Train:
     output: Path = Path("runs")
     """directory of results"""
     save_every: float = SAVE_EVERY
-    """seconds of work that a kill may cost; the same command goes on from there"""
+    """seconds of work that a kill may cost; the same command continues from there"""
     json: bool = False
     """print the result as one line of JSON at the end"""
 
     def run(self) -> Run:
-        """What is asked for."""
+        """The run."""
         tasks = task_text(self.tasks, self.env_id, self.levels, self.angles) or "SC3"
         own = CONTROL_DEFAULTS if is_control(tasks) else {}
         frames = own.get("frames", Run.frames) if self.frames is None else self.frames
@@ -118,7 +118,7 @@ class Train:
         )
 
     def __call__(self) -> int:
-        """Train unless it is done, print the result."""
+        """Train unless it is done already; print the result."""
         if self.env_id is not None and self.levels and not is_level_grid(self.env_id):
             return self._compare(self.env_id)
         run = self.run()
@@ -147,10 +147,10 @@ class Train:
         return 0
 
     def _compare(self, env_id: str) -> int:
-        """Levels of an environment that is no grid: a comparison with one method."""
+        """Levels of an environment that is not a grid: a comparison with one method."""
         if self.method not in SAME_METHOD or self.policies or self.unseen or self.in_a_row or self.strength:
             raise OwlValueError(
-                f"train: {env_id} is no grid, so that its levels are trained by compare: expected --method "
+                f"train: {env_id} is not a grid, so its levels are trained by compare: expected --method "
                 f"{', '.join(SAME_METHOD)}, and no --policies, --unseen, --in-a-row or --strength"
             )
         arguments = named_values("arguments", self.arguments)
@@ -189,7 +189,7 @@ def _make_learner(
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Evaluate what was trained, on its own tasks or on any levels.
+    """Evaluate a trained run, on its own tasks or on any levels.
 
     >>> from pathlib import Path
     >>> from owlrl.experiments.commands import Evaluate
@@ -208,12 +208,12 @@ class Evaluate:
     angles: tuple[float, ...] = ()
     """of owlrl/Pendulum-v0 instead of levels, e.g. 90 -90"""
     arguments: tuple[str, ...] = ()
-    """arguments of the environments, e.g. breadcrumbs=true; beside those of the training if no tasks are
+    """arguments of the environments, e.g. breadcrumbs=true; added to those of the training if no tasks are
     given"""
     unseen: tuple[str, ...] = ()
     """levels for generalisation as well, e.g. S9N1:100"""
     policies: tuple[str, ...] = ()
-    """how to act, e.g. oracle hedge+td; as in training if left out"""
+    """policies, e.g. oracle hedge+td; as in training if left out"""
     episodes: int = 16
     """per task and policy"""
     json: bool = False
@@ -246,7 +246,7 @@ class Evaluate:
         return 0
 
     def _sets(self, session: Session) -> dict[str, Mapping[str, Any]]:
-        """What to play, apart: what was trained, other tasks, and levels for generalisation."""
+        """What to evaluate: trained tasks, other tasks, and levels for generalisation."""
         tasks, trained = self._tasks(session), session.tasks
         known = {name: task for name, task in tasks.items() if _same(task, trained.get(name))}
         # A task that only has the name of one that was trained must not be taken for it.
@@ -295,7 +295,7 @@ def _same(task: Any, trained: Any) -> bool:
 
 @dataclass(frozen=True)
 class Compare:
-    """Compare methods on your own tasks with your own model, as a file of Python says.
+    """Compare methods on your own tasks with your own model, defined in a Python file.
 
     >>> from pathlib import Path
     >>> from owlrl.experiments.commands import Compare
@@ -345,7 +345,7 @@ class Compare:
 
 @dataclass(frozen=True)
 class Diagnose:
-    """Say how much the tasks of a study file contradict each other, by tables or by trained heads.
+    """Measure how much the tasks of a study file contradict each other, by tables or by trained heads.
 
     >>> from pathlib import Path
     >>> from owlrl.experiments.commands import Diagnose
@@ -368,7 +368,7 @@ class Diagnose:
 
 @dataclass(frozen=True)
 class Reproduce:
-    """Do all runs of a study, several at once, and print its tables.
+    """Make all runs of a study, several at once, and print its tables.
 
     >>> from owlrl.experiments.commands import Reproduce
     >>> Reproduce("headline", seeds=10, jobs=2).output
@@ -376,7 +376,7 @@ class Reproduce:
     """
 
     name: str | None = None
-    """which study; it may be said without the option's name, and --list says what each is: crossroads, sc3,
+    """which study; the option's name may be left out, and --list describes each: crossroads, sc3,
     sc5, unseen, sc12, sc3+dk2, headline, ablations, revisits, strengths, pendulum, alone, cheetah,
     reacher, treasure, minatar, multi_mnist, thousand or paper"""
     seeds: int | None = None
@@ -384,7 +384,7 @@ class Reproduce:
     jobs: int = 1
     """how many runs at once"""
     output: Path = Path("runs")
-    """directory of results; what is there already is not done again"""
+    """directory of results; finished runs are not repeated"""
     backend: Literal["loky", "dask"] = "loky"
     """processes of this machine, or a Dask cluster"""
     scheduler: str | None = None
@@ -392,13 +392,13 @@ class Reproduce:
     methods: tuple[str, ...] = ()
     """only these of the study's methods"""
     frames: int | None = None
-    """per task, instead of the study's: results of their own, for a first look"""
+    """per task, instead of the study's: separate results, for a first look"""
     data: Path | None = None
     """folder of a data set, for a study that needs one: MNIST's four IDX files for multi_mnist"""
     save_every: float = SAVE_EVERY
     """seconds of each run's work that a kill may cost"""
     list: bool = False
-    """only say which runs there are and which are done; without a name, which studies there are"""
+    """only list the runs and which are done; without a name, list the studies"""
 
     def __call__(self) -> int:
         """Run what is missing, print the tables; 1 if a run failed."""
@@ -425,7 +425,7 @@ class Reproduce:
 
 @dataclass(frozen=True)
 class Report:
-    """Put tables and pictures of all results in a directory on one page.
+    """Write tables and pictures of all results in a directory to one page.
 
     >>> from pathlib import Path
     >>> from owlrl.experiments.commands import Report
@@ -438,10 +438,10 @@ class Report:
     output: Path | None = None
     """the HTML file; report.html in the directory if left out"""
     episodes: int = 3
-    """shown of each method, each of another task; 0 for none"""
+    """episodes shown of each method, each of another task; 0 for none"""
 
     def __call__(self) -> int:
-        """Write the page, say where it is."""
+        """Write the page and print its path."""
         print(write_report(self.directory, self.output, episodes=self.episodes))
         return 0
 
@@ -456,7 +456,7 @@ class Demo:
     """
 
     name: Literal["crossroads", "pendulum", "stream"] = "crossroads"
-    """which one; it may be said without the option's name"""
+    """which one; the option's name may be left out"""
     arms: int | None = None
     """tasks at the crossroads, 2 to 8; 4 if left out, 3 in the stream"""
     frames: int | None = None
@@ -478,7 +478,7 @@ class Demo:
             runs: dict[str, Any] = {"pendulum": run_pendulum_demo, "stream": run_stream_demo}
             demo = runs.get(self.name, run_demo)(seed=self.seed, output=self.picture, **given)
         shown = "Return of an episode" if pendulum else "Share of episodes that reached the goal that pays"
-        shown = "What came, hidden, and what was found" if self.name == "stream" else shown
+        shown = "Hidden changes, and when they were found" if self.name == "stream" else shown
         print(f"\n{shown}:\n\n{demo.table()}\n")
         moving = (
             f" {self.picture.with_suffix('.gif')} shows one episode, the task unknown." if pendulum else ""
@@ -519,7 +519,7 @@ def named_values(where: str, texts: Sequence[str]) -> dict[str, Any]:
 
 
 def say(quiet: bool, *texts: str) -> None:
-    """Print lines, unless all that is wanted is JSON."""
+    """Print lines, unless only JSON is printed."""
     if not quiet:
         print(*texts, sep="\n")
 

@@ -1,4 +1,4 @@
-"""`compare`: the user's own model, tasks and methods in one comparison, with numbers that say what helped."""
+"""`compare`: your own model, tasks and methods in one comparison, with numbers that show what helped."""
 
 from __future__ import annotations
 
@@ -56,24 +56,23 @@ def compare(
     save_every: float = SAVE_EVERY,
     tensorboard: str | os.PathLike[str] | None = None,
 ) -> Study:
-    """Train with each method task after task, evaluate every task after each one, and compare the outcome.
+    """Train with each method task after task, evaluate all tasks after each one, and compare the results.
 
-    The tables answer whether it helped, and `Study.verdicts` why not: the learner, the forgetting or the
-    recognising. Every run is decided by its seed, on one thread; several processes give the same numbers as
-    one.
+    The tables show whether it helped, and `Study.verdicts` why not: the learner, forgetting or recognition.
+    Every run is determined by its seed, on one thread; several processes give the same numbers as one.
 
     Args:
-        make_model: ``make_model(env, seed)`` gives a model for that environment: anything that `OwlWrapper`
+        make_model: ``make_model(env, seed)`` returns a model for that environment: anything that `OwlWrapper`
             takes (a Stable-Baselines3 model, a learner of `owlrl.learners`), or an object with
-            ``train(steps)`` and ``learner``, for a script of your own (see `train_model`).
+            ``train(steps)`` and ``learner``, for your own script (see `train_model`).
         tasks: in the order of training: a Gymnasium id, or a factory ``f(seed)`` of an environment or a
-            vector of them, by name. Training and evaluation have environments of their own; a pair of ids or
+            vector of them, by name. Training and evaluation have separate environments; a pair of ids or
             factories makes them differ, as with a bonus in training only.
         steps: of each task in each round; one number, or one per task.
         methods: of "bare", "bare, empty replay", "alone", "one head with rehearsal", "one head with history",
-            "owl", "owl with EWC" and "paper"; or a `Method` of your own, or "package.module:name" of one.
+            "owl", "owl with EWC" and "paper"; or your own `Method`, or "package.module:name" of one.
         seeds: how many, or which.
-        rounds: how often the sequence of tasks is gone through.
+        rounds: how often the sequence of tasks is repeated.
         eval_every: steps between two points of the learning curve of the task in training; None for none.
             Forward transfer needs it.
         eval_episodes: of each evaluation, with the same seeds each time.
@@ -81,15 +80,15 @@ def compare(
             ``info["is_success"]``.
         unseen: sets of tasks that are evaluated at the end and never trained in, as ``{"set": {"task": …}}``.
         jobs: how many runs at once.
-        output: directory for finished runs (JSON lines), and for those under way: killed at any moment, the
-            same call goes on, also inside a task, to the same numbers (see "Stopped and gone on" on the page
-            "Your tasks"). What belongs to a changed model, task or method runs again.
+        output: directory for finished and unfinished runs (JSON lines): killed at any moment, the same call
+            continues, also inside a task, to the same numbers (see "Stop and resume" on the page
+            "Your tasks"). Runs of a changed model, task or method are repeated.
         backend: "loky" for processes of this machine, "dask" for a Dask cluster, which executes what it is
             sent.
         scheduler: the address of the cluster's scheduler.
         solved: the return from which a task counts as learned, by task, for the verdicts.
         note: a line that is shown with the tables, e.g. a bound that is known.
-        progress: say on stderr what is running and how long it will take.
+        progress: show on stderr what is running and how long it will take.
         save_every: seconds of each run's work that a kill may cost.
         tensorboard: directory in which each run writes its scores, learning curve and the wrapper's
             `OwlWrapper.numbers` for TensorBoard, by method and seed (extra ``tensorboard``).
@@ -121,7 +120,7 @@ def compare(
 
 
 def compare_file(path: str | os.PathLike[str], *, progress: bool = True, **instead: Any) -> Study:
-    """`compare` what a file of Python says; workers execute the same file.
+    """`compare` as defined in a Python file; workers execute the same file.
 
     The file has ``make_model`` and ``tasks``, and any other arguments of `compare`
     (``steps``, ``methods``, …) as variables of these names; or a function ``study()`` that returns them as a
@@ -129,7 +128,7 @@ def compare_file(path: str | os.PathLike[str], *, progress: bool = True, **inste
 
     Args:
         path: the file.
-        progress: say on stderr what is running.
+        progress: show on stderr what is running.
         instead: arguments of `compare` that replace the file's; None replaces nothing.
 
     >>> import tempfile
@@ -179,7 +178,7 @@ def plan_of_file(path: str | os.PathLike[str], **instead: Any) -> Plan:
 
 
 class Work(NamedTuple):
-    """A trial that has no rows yet, and what does it: called with the trial and options of `run_trial`."""
+    """A trial without rows, and the function that runs it, called with the options of `run_trial`."""
 
     trial: Trial
     do: Callable[..., Trial]
@@ -211,21 +210,21 @@ def run_trials(
     tensorboard: str | os.PathLike[str] | None = None,
     where: str = "compare",
 ) -> tuple[list[Trial], list[tuple[str, int, str]]]:
-    """Do what a directory does not have yet, several at once, and write every trial as soon as it is done.
+    """Run what a directory does not have yet, several at once, and write every trial as soon as it is done.
 
     Args:
-        work: trials without rows, and what does each of them.
+        work: trials without rows, and the function for each.
         output: directory of finished and unfinished trials; None keeps nothing.
-        jobs: how many at once; a cluster does as many as it has workers.
+        jobs: how many at once; a cluster runs as many as it has workers.
         backend: "loky" for processes of this machine, "dask" for a Dask cluster.
         scheduler: the address of the cluster's scheduler.
         progress: say on stderr what is running and how long it will take.
         save_every: seconds of each trial's work that a kill may cost.
         tensorboard: directory for the trials' numbers.
-        where: whose messages these are.
+        where: the caller, for messages.
 
     Returns:
-        All trials that are done, in the order of ``work``, and of others method, seed and what went wrong.
+        All finished trials, in the order of ``work``; of the others method, seed and error.
 
     >>> from owlrl.experiments.comparison import run_trials
     >>> run_trials([], output=None, progress=False)
@@ -280,7 +279,7 @@ def kept_trials(
     *,
     where: str = "compare",
 ) -> dict[str, Trial]:
-    """What a directory has of the trials already, by id; a changed or damaged one is not among it.
+    """The trials that a directory already has, by id, without changed or damaged ones.
 
     >>> from owlrl.experiments import Run, Trial
     >>> from owlrl.experiments.comparison import kept_trials
@@ -322,7 +321,7 @@ def list_trials(trials: Iterable[Trial], directory: str | os.PathLike[str]) -> N
 
 
 def _attempt(places: _Places, work: Work) -> tuple[Trial, str | None]:
-    """Do one trial; an error of it ends no other."""
+    """Run one trial; its error does not end the others."""
     trial = work.trial
     try:
         done = work.do(
@@ -379,7 +378,7 @@ def run_trial(
     tensorboard: str | os.PathLike[str] | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
 ) -> Trial:
-    """Do one seed of one method; gives the trial with its rows.
+    """Run one seed of one method; returns the trial with its rows.
 
     Rows of kind "training" say ``visit``, ``round``, ``task``, ``steps`` and ``seconds``; those of kind
     "score" ``visit``, ``task``, ``mode``, ``mean_return``, ``returns``, ``found``, ``steps``, ``success``
@@ -390,10 +389,10 @@ def run_trial(
         plan: what the trial is of.
         trial: which one.
         tell: called with what is being done, and how many steps of the trial are done.
-        resume: a file in which the work is kept while it is under way; killed, the same call goes on.
+        resume: a file in which unfinished work is kept; after a kill, the same call continues.
         save_every: seconds of work that a kill may cost.
         tensorboard: directory for its numbers.
-        checkpoint: where to write what was learned, by `Learned.save`.
+        checkpoint: where to write the result of training, by `Learned.save`.
 
     >>> from owlrl.experiments import Plan, run_trial
     >>> from owlrl.learners import DQN
@@ -441,7 +440,7 @@ def _plan_of_file(path: str, text: str, chosen: Mapping[str, Any]) -> tuple[Plan
         if not isinstance(told, Mapping) or (odd := sorted(set(told) - set(names))):
             got = f"a {type(told).__name__}" if not isinstance(told, Mapping) else ", ".join(odd)
             raise OwlTypeError(
-                f"compare: {path}: study() gave {got}; expected a dict with some of {', '.join(names)}"
+                f"compare: {path}: study() returned {got}; expected a dict with some of {', '.join(names)}"
             )
     else:
         told = {name: getattr(module, name) for name in names if hasattr(module, name)}

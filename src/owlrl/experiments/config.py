@@ -1,4 +1,4 @@
-"""`Run`: everything that decides what one training and its evaluation are."""
+"""`Run`: everything that determines one training and its evaluation."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ class Run:
         seed: of everything.
         frames: of each task in each round.
         frames_by_task: for tasks that get another number of frames.
-        rounds: how often the sequence of tasks is gone through.
+        rounds: how often the sequence of tasks is repeated.
         num_envs: copies of a task that are stepped at once.
         learner: a key of ``PRESETS``.
         overrides: settings of the DQN or SAC that differ from the preset's.
         strength: of the regularizer; None for the method's own.
-        policies: how to act in the evaluation; empty for all that fit the method.
+        policies: those of the evaluation; empty for all that fit the method.
         episodes: per task and policy in the evaluation.
         consecutive: episodes in a row with kept evidence, evaluated as well if more than 0.
         unseen: levels for generalisation, e.g. ``("S9N1:100",)``.
@@ -105,7 +105,7 @@ class Run:
 
     @property
     def control(self) -> bool:
-        """Whether actions are continuous: then SAC learns, and returns are what counts."""
+        """Whether actions are continuous: then SAC learns, and the score is the return."""
         return is_control(self.tasks)
 
     @property
@@ -120,7 +120,7 @@ class Run:
 
     @property
     def about(self) -> str:
-        """The method in a few words; empty for somebody's own, who need not be here."""
+        """The method in a few words; empty for a method that is not known here."""
         return METHODS[self.method].about if self.method in METHODS else ""
 
     @property
@@ -148,7 +148,7 @@ class Run:
         return self.frames_by_task.get(task, self.frames)
 
     def settings(self) -> dict[str, Json]:
-        """What a `Trial` says of it, beside method and seed."""
+        """What a `Trial` records of it, besides method and seed."""
         each = {task: self.frames_of(task) for task in self.specs}
         told = {"tasks": list(each), "steps": each, "rounds": self.rounds, "eval_every": self.eval_every}
         told |= {"eval_episodes": self.episodes, **({} if self.control else {"measure": "success"})}

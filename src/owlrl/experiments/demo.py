@@ -67,7 +67,7 @@ def run_demo(
     output: Path | None = None,
     quiet: bool = False,
 ) -> Demo:
-    """Train on the corridors of a crossroads one after the other, then ask for each of them.
+    """Train on the corridors of a crossroads one after the other, then evaluate all of them.
 
     Args:
         arms: corridors, hence tasks.
@@ -95,7 +95,7 @@ def run_demo(
     }
     envs = {name: TabulatedVectorEnv(table, COPIES) for name, table in tables.items()}
     if not quiet:
-        print(f"{arms} tasks, one after the other. Looked at before any training:")
+        print(f"{arms} tasks, one after the other. Before any training:")
         print(f"  {interference(*tables.values())}\n")
     one = _learned("bare", "one head, shared replay", envs, frames, seed, quiet)
     owl = _learned("owl", "OWL", envs, frames, seed, quiet)
@@ -151,7 +151,7 @@ def _trace(owl: OwlWrapper, env: TabulatedVectorEnv, seed: int) -> list[np.ndarr
 
 
 def _draw(demo: Demo, tasks: list[str], output: Path) -> None:
-    """The tasks themselves, what is solved of them, and how the last one is found."""
+    """The tasks, the share of episodes solved, and how the last task is found."""
     figure: Any = new_figure(12, 4.2, what="the picture")
     worlds, results = figure.subfigures(1, 2, width_ratios=(0.8, 2.2))
     _draw_tasks(worlds, tasks)
@@ -210,7 +210,7 @@ class StreamDemo:
     frames: int
 
     def table(self) -> str:
-        """What came and what was found, as text in the order of time."""
+        """Changes and when they were found, as text in order of time."""
         told = [(frame, f"{task} came at frame {frame}") for frame, task in self.changes]
         for event in self.events:
             kind = "a new one" if event.new else "known"
@@ -221,7 +221,7 @@ class StreamDemo:
 def run_stream_demo(
     *, arms: int = 3, frames: int = 15_000, seed: int = 0, output: Path | None = None, quiet: bool = False
 ) -> StreamDemo:
-    """Learn while the goal that pays changes at hidden times, and show what was noticed of it.
+    """Learn while the goal that pays changes at hidden times, and show which changes were found.
 
     Args:
         arms: corridors, hence tasks; each comes once, and all but the last one come back.
@@ -314,7 +314,7 @@ SHOWN = {
 def run_pendulum_demo(
     *, frames: int = 5_000, episodes: int = 16, seed: int = 0, output: Path | None = None, quiet: bool = False
 ) -> Demo:
-    """Learn to hold a pole to the left, then to the right, and show what is left of both.
+    """Learn to hold a pole to the left, then to the right, and show how well both are kept.
 
     Args:
         frames: per task.
@@ -369,24 +369,33 @@ def _draw_angles(traces: Mapping[str, Mapping[str, Row]], output: Path) -> None:
     panels = figure.subplots(1, len(tasks), sharey=True)
     for axes, task in zip(panels, tasks, strict=True):
         angle = float(task.removeprefix("pendulum"))
-        axes.axhline(angle, color=QUIET, lw=1, ls=(0, (4, 3)), label="what is asked for")
+        axes.axhline(angle, color=QUIET, lw=1, ls=(0, (4, 3)), label="goal")
         held = np.copysign(HELD, angle)
-        axes.axhline(held, color="#117733", lw=1, ls=":", label=f"the most the motor holds, ±{HELD:.0f}°")
+        axes.axhline(
+            held, color="#117733", lw=1, ls=":", label=f"best angle that the motor can hold, ±{HELD:.0f}°"
+        )
         for k, (method, of_task) in enumerate(traces.items()):
             style = {"lw": 1.4, "ls": (0, (3, 2))} if "unknown" in method else {"lw": 2.2}
             line = _unwrapped(of_task[task]["angles"])
             axes.plot(line, color=SHADES[k], label=method, zorder=3 + ("unknown" in method), **style)
-        axes.set(xlabel="step of one episode", title=f"asked for {angle:+.0f}°", ylim=(-260, 260))
+        axes.set(
+            xlabel="step of one episode", title=f"task: hold the pole at {angle:+.0f}°", ylim=(-260, 260)
+        )
         axes.set_yticks(range(-180, 181, 90))
         plain(axes)
     panels[0].set_ylabel("angle of the pole: 0° up, ±180° down", color=INK)
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=8, frameon=False)
+    figure.suptitle(
+        f"The motor balances gravity only where |sin(angle)| ≤ 0.4: ±{HELD:.0f}° is the best it can hold.",
+        fontsize=9,
+        color=INK,
+    )
     figure.savefig(output, dpi=130)
 
 
 def _unwrapped(degrees: Sequence[float]) -> np.ndarray:
-    """Angles that go on past straight down, and end between −180° and 180°."""
+    """Unwrapped angles that end between −180° and 180°."""
     line = np.unwrap(np.asarray(degrees, dtype=np.float64), period=360.0)
     turns: np.ndarray = line - 360.0 * np.round(line[-1] / 360.0)
     return turns

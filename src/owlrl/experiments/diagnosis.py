@@ -19,7 +19,7 @@ __all__ = ["diagnose"]
 def diagnose(path: str | os.PathLike[str], *, steps: int | None = None, seed: int = 0) -> str:
     """How much the tasks of a study file (see `compare_file`) contradict each other, in a sentence.
 
-    Tasks that `tabulate` can write out by itself (grids) are compared exactly, without training. Otherwise
+    Tasks that `tabulate` can write out (grids) are compared exactly, without training. Otherwise
     the study's model is wrapped and trained on each task, and its heads are compared on the rows it
     remembers, which needs a Q-network.
 

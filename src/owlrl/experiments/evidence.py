@@ -1,4 +1,4 @@
-"""Several kinds of evidence gathered in one training, so that many selections can be tried on it."""
+"""Several kinds of evidence collected in one training, so that many selectors can be compared on it."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ FIELDS = ("observation", "action", "reward", "next_observation", "terminated", "
 class RecalibratedEvidence(Evidence):
     """Keeps some rows of each task and calibrates all heads on their own rows when one has been learned.
 
-    A head's values drift while later tasks are trained, however well they are guarded: its TD errors on its
-    own task grow to several times what they were when it was left. By a scale that was measured then, the
-    head looks wrong even where it is right, and selection locks on to the head that was trained last.
+    A head's values drift while later tasks are trained, even with a regularizer: its TD errors on its own
+    task grow to several times those at the end of that task. With a scale measured then, the head looks wrong
+    even where it is right, and selection locks on to the head that was trained last.
 
     Args:
         evidence: what is calibrated, e.g. `TDErrorEvidence` or `GaussianNLLEvidence`.
@@ -90,7 +90,7 @@ class RecalibratedEvidence(Evidence):
         return own
 
     def score(self, learner: OffPolicyLearner, rows: Transitions, heads: IntArray) -> FloatArray:
-        """What the evidence inside says."""
+        """The losses of the evidence inside."""
         return self.evidence.losses(learner, rows, heads)
 
     def forget(self, head: int) -> None:
@@ -103,7 +103,7 @@ class RecalibratedEvidence(Evidence):
         return {**super().state_dict(), "evidence": self.evidence.state_dict()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:
-        """Continue from what ``state_dict`` gave."""
+        """Continue from what ``state_dict`` returned."""
         check_keys("RecalibratedEvidence.load_state_dict", state_dict, ("heads", "evidence"))
         heads = self._heads_of(state_dict)
         self.evidence.load_state_dict(state_dict["evidence"])
@@ -120,7 +120,7 @@ class DropoutEvidence(Evidence):
     Only differences between heads count: the loss is twice the NLL above that of the best head, clipped.
 
     Args:
-        passes: how often the network is asked.
+        passes: how often the network is called.
         clip: largest loss.
 
     >>> from owlrl.experiments.evidence import DropoutEvidence
@@ -189,7 +189,7 @@ class EvidenceSet:
         names = name.split("-and-")
         if missing := [n for n in names if n not in self.parts]:
             raise OwlValueError(
-                f"evidence {', '.join(missing)} was not gathered in training, only "
+                f"evidence {', '.join(missing)} was not collected in training, only "
                 f"{', '.join(self.parts) or 'none'}; name the policy there, too"
             )
         return EvidenceSet({n: self.parts[n] for n in names})
@@ -200,7 +200,7 @@ class EvidenceSet:
             part.calibrate(learner, head, rows)
 
     def losses(self, learner: OffPolicyLearner, rows: Transitions, heads: np.ndarray) -> np.ndarray:
-        """The sum of what the parts say, (len(heads), len(rows))."""
+        """The sum of the parts' losses, (len(heads), len(rows))."""
         total = np.zeros((len(heads), len(rows)))
         for part in self.parts.values():
             total += part.losses(learner, rows, heads)
@@ -216,7 +216,7 @@ class EvidenceSet:
         return {name: part.state_dict() for name, part in self.parts.items()}
 
     def load_state_dict(self, state_dict: dict[str, Any], /) -> None:
-        """Continue from what ``state_dict`` gave."""
+        """Continue from what ``state_dict`` returned."""
         for name, part in self.parts.items():
             part.load_state_dict(state_dict[name])
 

@@ -20,7 +20,7 @@ Backend = Literal["loky", "dask"]
 
 
 def check_workers(where: str, *, jobs: Any, backend: Any, scheduler: Any) -> None:
-    """Raise unless the arguments that say where runs are done fit together.
+    """Raise unless the arguments for where runs are made fit together.
 
     >>> from owlrl.experiments.fanout import check_workers
     >>> check_workers("run_all", jobs=0, backend="loky", scheduler=None)
@@ -41,7 +41,7 @@ def check_workers(where: str, *, jobs: Any, backend: Any, scheduler: Any) -> Non
 def fan_out(
     function: Callable[[Any], Any], items: Sequence[Any], *, jobs: int = 1, scheduler: str | None = None
 ) -> Generator[Any, None, None]:
-    """What a function gives for each item, in the order they come; one thread in each process.
+    """The results of a function for each item, in order of completion; one thread in each process.
 
     Args:
         function: of one item; it is sent to the processes, by its name if it has one that can be imported.

@@ -1,4 +1,4 @@
-"""A short text that changes when the user's functions change: so that a study knows what to run again."""
+"""A short text that changes when the user's functions change, so that a study knows what to repeat."""
 
 from __future__ import annotations
 

@@ -47,11 +47,11 @@ LARGEST = 400  # pixels
 
 @dataclass(frozen=True, eq=False)
 class Recording:
-    """One episode and what was to be seen.
+    """One episode and its pictures.
 
     Attributes:
         trace: a row of kind "trace", as an evaluation gives it; `head_probabilities` draws it.
-        actions: (T, ...) what was done.
+        actions: (T, ...) the actions.
         frames: (T + 1, height, width, 3) uint8, the drawing before each step and after the last.
 
     >>> import numpy as np
@@ -83,12 +83,12 @@ class Recording:
 def record_episode(
     session: Session, task: str, *, policy: str, tile_size: int = 24, max_steps: int = 1_000
 ) -> Recording:
-    """Act one episode of a task in its real environment, and keep what is to be seen of it.
+    """Act one episode of a task in its real environment, and keep its pictures.
 
     Args:
         session: what was trained.
         task: one of its tasks.
-        policy: how to act, e.g. ``"hedge+td"``.
+        policy: the policy, e.g. ``"hedge+td"``.
         tile_size: pixels of a cell's side.
         max_steps: stop there if the episode has not ended.
 

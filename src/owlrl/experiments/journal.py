@@ -1,4 +1,4 @@
-"""`Journal`: what was done to an environment, so that a new one can be brought to the same point."""
+"""`Journal`: the resets and actions of an environment, so that a new one can be brought to the same state."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ __all__ = ["Journal"]
 
 
 class Journal:
-    """Notes resets and actions of an environment; replayed in a new one, they lead to the same state.
+    """Records resets and actions of an environment; replayed in a new one, they lead to the same state.
 
-    That holds where seeds and actions decide everything; `replay` tells whether it did. An environment that
-    has a ``state_dict`` and a ``load_state_dict`` is put back by them instead.
+    This needs an environment that is determined by seeds and actions; `replay` checks it. An environment with
+    ``state_dict`` and ``load_state_dict`` is restored by them instead.
 
     Args:
         env: a Gymnasium environment, a vector of them or a Stable-Baselines3 ``VecEnv``, fresh from its
-            factory. Its methods are noted in place: it stays the object it is.
+            factory. Its methods are wrapped in place: it stays the same object.
 
     >>> import gymnasium
     >>> from owlrl.experiments.journal import Journal

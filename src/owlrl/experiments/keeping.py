@@ -1,4 +1,4 @@
-"""`Keeper`: how far something long has come, in a file; whatever ends the process, the same call goes on."""
+"""`Keeper`: saves the state of long work in a file; after any interruption, the same call continues."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ SAVE_EVERY = 60.0  # seconds of work that a kill may cost
 
 
 class Keeper:
-    """Writes down a state every so many seconds, and gives it back to the next process.
+    """Saves a state every so many seconds, and returns it to the next process.
 
     A file is replaced when the new one is complete, so that a kill at any moment leaves a whole one. A state
-    that cannot be written (a full disk) is warned of; what was there stays, and the work goes on.
+    that cannot be written (a full disk) gives a warning; the old file stays, and the work continues.
 
     Args:
         path: of the file; None keeps nothing.
-        identity: what it is of, as plain data; the file of something else is refused.
+        identity: what the state belongs to, as plain data; the file of something else is refused.
         seconds: between two states; 0 keeps every one that is offered.
 
     Attributes:
@@ -89,7 +89,7 @@ class Keeper:
         return state
 
     def tick(self, state: Callable[[], dict[str, Any] | None]) -> None:
-        """Here a state can be kept: do it if it is time, and if there is one."""
+        """A safe moment: save a state if it is time, and if there is one."""
         if self.path is not None and time.monotonic() - self._last >= self.seconds:
             try:
                 found = state()
@@ -97,19 +97,17 @@ class Keeper:
                     self.save(found)
             except OwlError as error:  # of somebody's own objects, say
                 self.path = None
-                warnings.warn(
-                    f"{error}; the work is not kept while it is under way", UserWarning, stacklevel=3
-                )
+                warnings.warn(f"{error}; unfinished work is not kept", UserWarning, stacklevel=3)
 
     def save(self, state: dict[str, Any]) -> None:
-        """Keep a state, whatever the time."""
+        """Save a state now."""
         if self.path is None:
             return
         try:
             save_state(self.path, {"identity": self.identity, "spent": self.spent, "state": state})
             self.saves += 1
         except OSError as error:  # the work is worth more than one file
-            warnings.warn(f"{error}; the work goes on", UserWarning, stacklevel=3)
+            warnings.warn(f"{error}; the work continues", UserWarning, stacklevel=3)
         self._last = time.monotonic()
 
     def remove(self) -> None:

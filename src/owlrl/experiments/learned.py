@@ -1,4 +1,4 @@
-"""`Learned`: what a method has learned so far, how it is trained and how well it acts."""
+"""`Learned`: the state of a method: how it is trained and how well it acts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Score:
-    """How some episodes of one task went.
+    """Results of some episodes of one task.
 
     Attributes:
         returns: (n,) undiscounted sums of reward.
@@ -44,7 +44,7 @@ class Score:
 
     @classmethod
     def of(cls, found: Evaluation) -> Score:
-        """What came of episodes; where their true task is known, also whether it was found."""
+        """The score of episodes; if their true task is known, also whether it was found."""
         share = steps = None
         if found.true_task is not None:
             share = float(found.found.mean())
@@ -59,9 +59,9 @@ class Score:
 
 
 class Learned:
-    """What a method has learned so far; `compare` trains it task after task and asks how well it acts.
+    """What a method has learned so far; `compare` trains it task after task and evaluates it.
 
-    A method of one's own overrides `train`, and `policy` where acting is more than the greedy actions of
+    Your own method overrides `train`, and `policy` if acting is more than the greedy actions of
     ``model``.
 
     Attributes:
@@ -84,8 +84,8 @@ class Learned:
     def train(self, task: str, env: Any, steps: int, watch: Watch | None = None) -> None:
         """Train in ``env`` for ``steps`` steps; ``watch`` is passed on to `train_model`.
 
-        After `load_state_dict`, ``watch.done`` of the steps may have been made before: then the visit goes
-        on, and what is done before a task has been done.
+        After `load_state_dict`, ``watch.done`` of the steps may have been made before: then the visit
+        continues, and preparations before a task have been made.
         """
         raise OwlStateError(f"{type(self).__name__} has no train(task, env, steps, watch)")
 
@@ -99,17 +99,17 @@ class Learned:
         )
 
     def load_state_dict(self, state_dict: Mapping[str, Any], envs: Envs, task: str) -> None:
-        """Go on from what `state_dict` gave, right after `Method.start`.
+        """Continue from what `state_dict` returned, right after `Method.start`.
 
         Args:
             state_dict: what it gave.
             envs: the environments of the tasks, each as it was; ``envs.fresh(task)`` makes a new one.
-            task: the one that is or was trained last; the model goes on in ``envs[task]``.
+            task: the one that is or was trained last; the model continues in ``envs[task]``.
         """
         raise OwlStateError(f"{type(self).__name__} has no load_state_dict(state, envs, task)")
 
     def numbers(self) -> dict[str, float]:
-        """What is worth watching in training, for TensorBoard; a wrapper's `OwlWrapper.numbers`."""
+        """Numbers to watch in training, for TensorBoard; a wrapper's `OwlWrapper.numbers`."""
         return {}
 
     def policy(self, task: str | None, seed: int) -> EpisodePolicy | None:
@@ -132,7 +132,7 @@ class Learned:
         return Score.of(run_episodes(greedy_policy(self.model), as_env(env), episodes=episodes, seed=seed))
 
     def rows(self, env: Any, task: str, *, mode: str, episodes: int, seed: int, last: bool) -> list[Row]:
-        """What a trial notes of an evaluation of ``task``; ``last`` after all training. From `score`."""
+        """What a trial records of an evaluation of ``task``; ``last`` after all training. From `score`."""
         found = self.score(env, task, mode=mode, episodes=episodes, seed=seed)
         if found is None:
             return []
@@ -145,5 +145,5 @@ class Learned:
         raise OwlStateError(f"{type(self).__name__} has no save(path)")
 
     def info(self) -> dict[str, Any]:
-        """What a trial notes of it as a whole, beside versions and times."""
+        """What a trial records of it as a whole, besides versions and times."""
         return {}

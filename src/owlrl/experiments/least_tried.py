@@ -1,4 +1,4 @@
-"""`LeastTried`: a policy that does not do the same thing at the same place again and again."""
+"""`LeastTried`: a policy that does not repeat the same action at the same place."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ IntArray = npt.NDArray[np.int64]
 
 
 class LeastTried:
-    """A policy around another, for levels that no head has learned and goals that are to be reached.
+    """A policy around another, for levels that no head has learned and goals that have to be reached.
 
     It counts within an episode how often each action was taken at each observation. The other policy's
     action is taken, unless some action was taken less often there: then it is one of the least tried, the
-    one that most heads vote for, ties broken at random. A head that goes in circles where it has never
-    been is led out of them that way, and what it knows still decides at every observation that is new. On
-    known levels a policy that never comes by the same place twice is left as it is.
+    one that most heads vote for, ties broken at random. This leads a head out of circles at unknown places,
+    and the head still decides at every new observation. On known levels a policy that never visits the same
+    place twice is unchanged.
 
     It is used like an `AdaptivePolicy`, and `owlrl.acting.episodes.run_episodes` takes it. Actions must be
-    discrete, and observations such that the same place looks the same: there is no use in it with noise.
+    discrete, and the same place must look the same: with noisy observations it has no effect.
 
     Args:
         policy: the other one, e.g. ``owl.policy()``.
@@ -120,7 +120,7 @@ class LeastTried:
         *,
         mask: np.ndarray | None = None,
     ) -> None:
-        """Take in what the last action led to, and that it was tried."""
+        """Process what the last action led to, and count it."""
         actions = self._discrete(action)
         self.policy.observe(observation, action, reward, next_observation, terminated, mask=mask)
         marked = np.ones(len(actions), dtype=np.bool_) if mask is None else mask

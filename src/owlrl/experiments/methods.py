@@ -1,4 +1,4 @@
-"""Methods that `compare` compares: ways to learn task after task with the model that the user has."""
+"""The methods of `compare`: ways to learn task after task with the user's model."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ MakeModel = Callable[[Any, int], Any]
 
 
 def default_owl(model: Any, seed: int) -> OwlWrapper:
-    """What the method "owl" is: the wrapper with its defaults around a model.
+    """The method "owl": the wrapper with its defaults around a model.
 
     >>> import gymnasium
     >>> from owlrl.experiments.methods import default_owl
@@ -72,7 +72,7 @@ def default_owl(model: Any, seed: int) -> OwlWrapper:
 
 
 def default_selector(seed: int) -> HeadSelector:
-    """How the method "owl" finds the task: the wrapper's default, seeded.
+    """The selector of the method "owl": the wrapper's default, seeded.
 
     >>> from owlrl.experiments.methods import default_selector
     >>> default_selector(0).needs_values
@@ -86,7 +86,7 @@ class Method:
 
     Attributes:
         name: in tables and pictures.
-        about: a few words on it, printed below the table.
+        about: a short description, printed below the table.
 
     >>> from owlrl.experiments import Learned, Method, train_model
     >>> class FreshModel(Method):
@@ -124,7 +124,7 @@ class Wrapped(Method):
         wrap: ``wrap(model, seed) -> OwlWrapper``; give the wrapper `described` ``(model)``, which is the
             model itself unless it is a script's object.
         selector: ``selector(seed)`` for acting with the task unknown; the default if left out.
-        about: a few words on it.
+        about: a short description.
 
     >>> from owlrl import EWCRegularizer, OwlWrapper
     >>> from owlrl.experiments import Wrapped, described
@@ -173,7 +173,7 @@ class _OwlLearned(Learned):
         return {"owl": self.owl.state_dict(), "own": own}
 
     def load_state_dict(self, state_dict: Mapping[str, Any], envs: Envs, task: str) -> None:
-        """Put back into wrapper and model; a model's environments are to go on as they are."""
+        """Restore wrapper and model; a model's environments continue as they are."""
         if not self._is_known():
             load_model_state(self.model, state_dict["own"], envs[task])
         self.owl.load_state_dict(dict(state_dict["owl"]))
@@ -382,7 +382,7 @@ class _AloneLearned(Learned):
 class _Random(Method):
     """The reference: random actions, and the model before any training."""
 
-    name, about = "random actions", "what a task gives to one who knows nothing"
+    name, about = "random actions", "uniformly random actions"
 
     def start(self, make_model: MakeModel, env: Any, seed: int) -> Learned:
         return _RandomLearned(make_model, seed)
@@ -402,7 +402,7 @@ class _RandomLearned(Learned):
         return {}
 
     def load_state_dict(self, state_dict: Mapping[str, Any], envs: Envs, task: str) -> None:
-        """There is nothing to put back."""
+        """There is nothing to restore."""
 
     def score(self, env: Any, task: str, *, mode: str, episodes: int, seed: int) -> Score | None:
         if (task, mode) not in self._scores:
@@ -434,12 +434,10 @@ UNTUNED = f"EWC's strength is {STRENGTH:g}, untuned"
 BUILT_IN: dict[str, Method] = {
     method.name: method
     for method in (
-        _OneModel("bare", "the model as it is, from task to task", _OneLearned),
+        _OneModel("bare", "the model without a wrapper, from task to task", _OneLearned),
         _OneModel("bare, empty replay", "the same with its replay emptied before each task", _EmptiedLearned),
         _Alone(),
-        _OneModel(
-            "one head with rehearsal", "half of what is learned from is of earlier tasks", _RehearsingLearned
-        ),
+        _OneModel("one head with rehearsal", "half of each batch is from earlier tasks", _RehearsingLearned),
         _OneModel(
             "one head with history",
             "rehearsal, and the last 8 observations, actions and rewards as input",
@@ -456,7 +454,7 @@ BUILT_IN: dict[str, Method] = {
 
 
 def register_method(method: Method) -> Method:
-    """Let a method be found by its name, in `compare` and in ``owlrl compare --methods``.
+    """Make a method known by its name, in `compare` and in ``owlrl compare --methods``.
 
     Processes get the method itself, so that it works with several jobs and on a cluster. A study's file
     that registers is executed in each of them.

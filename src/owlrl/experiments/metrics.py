@@ -1,4 +1,4 @@
-"""Numbers that say how well a run went, as pure functions on plain tables and arrays.
+"""Metrics of a run, as pure functions on plain tables and arrays.
 
 A table has one row ``(step, task, score)`` per evaluation of a task: the frames trained so far over all
 tasks, the task's name and a score from 0 to 1. Tasks enter the table when their training has begun.
@@ -22,11 +22,13 @@ __all__ = [
     "final_performance",
     "forgetting",
     "forward_transfer",
+    "identification_accuracy",
     "iqm",
     "iqm_over_seeds",
     "mean_score",
     "probability_of_improvement",
     "regret",
+    "steps_to_identify",
     "stratified_bootstrap",
     "welch_test",
 ]
@@ -142,6 +144,41 @@ def forward_transfer(rows: Rows, spans: Spans, reference: Mapping[str, float]) -
         if reference[task] < 1.0
     ]
     return float(np.mean(gains)) if gains else float("nan")
+
+
+def identification_accuracy(arms: npt.ArrayLike, lengths: npt.ArrayLike, truth: npt.ArrayLike) -> float:
+    """Share of E episodes whose last step was acted by the head of the right task.
+
+    Args:
+        arms: (T, E) the head that acted at each step; what follows an episode's end is ignored.
+        lengths: (E,) steps of each episode, 1 to T.
+        truth: (E,) the right head.
+
+    >>> from owlrl.experiments import identification_accuracy
+    >>> identification_accuracy([[0, 1], [1, 1], [1, 0]], [3, 2], [1, 0])
+    0.5
+    """
+    acted, steps, right = _episodes("identification_accuracy", arms, lengths, truth)
+    return float((acted[steps - 1, np.arange(len(steps))] == right).mean())
+
+
+def steps_to_identify(arms: npt.ArrayLike, lengths: npt.ArrayLike, truth: npt.ArrayLike) -> IntArray:
+    """Steps (E,) until the right head acts and goes on acting to the episode's end; its length if never.
+
+    Args:
+        arms: (T, E) the head that acted at each step; what follows an episode's end is ignored.
+        lengths: (E,) steps of each episode, 1 to T.
+        truth: (E,) the right head.
+
+    >>> from owlrl.experiments import steps_to_identify
+    >>> steps_to_identify([[0, 1], [1, 1], [1, 0]], [3, 2], [1, 0])
+    array([1, 2])
+    """
+    acted, steps, right = _episodes("steps_to_identify", arms, lengths, truth)
+    number = np.arange(1, len(acted) + 1)[:, None]  # (T, 1)
+    wrong = (acted != right) & (number <= steps)
+    found: IntArray = np.where(wrong, number, 0).max(axis=0)  # the last wrong step
+    return found
 
 
 def regret(oracle: npt.ArrayLike, adaptive: npt.ArrayLike) -> float:
@@ -287,3 +324,19 @@ def _by_step(where: str, rows: Rows) -> dict[int, dict[str, float]]:
     if not table:
         raise OwlValueError(f"{where}: the table is empty; expected rows (step, task, score)")
     return table
+
+
+def _episodes(
+    where: str, arms: npt.ArrayLike, lengths: npt.ArrayLike, truth: npt.ArrayLike
+) -> tuple[IntArray, IntArray, IntArray]:
+    acted, steps, right = (np.asarray(a, dtype=np.int64) for a in (arms, lengths, truth))
+    if acted.ndim != 2 or not acted.size or steps.shape != (acted.shape[1],) or right.shape != steps.shape:
+        raise OwlValueError(
+            f"{where}: arms, lengths and truth have shapes {acted.shape}, {steps.shape} and {right.shape}; "
+            "expected (T, E), (E,) and (E,)"
+        )
+    if steps.min() < 1 or steps.max() > len(acted):
+        raise OwlValueError(
+            f"{where}: lengths go from {steps.min()} to {steps.max()}; expected 1 to {len(acted)}"
+        )
+    return acted, steps, right

@@ -1,4 +1,4 @@
-"""The user's model, whatever library it comes from: how it is trained in an environment and how it acts."""
+"""The user's model, of any library: how it is trained in an environment and how it acts."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ SB3 = ("stable_baselines3", "sb3_contrib")
 
 
 class Watch:
-    """What `compare` hands to a training: it looks on, keeps the work, and says how much of it is done.
+    """What `compare` passes to a training: it watches, saves the work, and knows how much of it is done.
 
-    Hand it on to `train_model`. A method that prepares something before a task does so if nothing of the
-    visit is done yet.
+    Pass it on to `train_model`. A method that prepares something before a task does so only if no step of
+    the visit is done yet.
 
     Attributes:
         done: steps of this visit that were made before, in a process that was stopped; 0 at its beginning.
@@ -56,7 +56,7 @@ class Watch:
         """Called after each step of the environment with the visit's steps so far."""
 
     def border(self) -> None:
-        """Called where the model can be written down and gone on with exactly."""
+        """Called where the model can be saved and resumed exactly."""
 
 
 class Envs(dict[str, Any]):
@@ -137,7 +137,7 @@ def seed_env(env: Any, seed: int) -> None:
 
 
 def share_statistics(source: Any, target: Any) -> None:
-    """Let one ``VecNormalize`` normalise as another does now; other environments stay as they are.
+    """Give one ``VecNormalize`` the current statistics of another; other environments are unchanged.
 
     >>> from owlrl.experiments.models import share_statistics
     >>> share_statistics("no environment", "of that kind")
@@ -158,10 +158,10 @@ def train_model(
     it has none, with ``env`` as its attribute of that name).
 
     Args:
-        model: what ``make_model`` gave.
+        model: what ``make_model`` returned.
         env: to train in; None keeps the model's own.
         steps: over all copies of the environment; ``watch.done`` of them have been made before.
-        watch: looks on; an object with ``train`` is not looked at while it trains.
+        watch: watches the training; an object with ``train`` is not watched while it trains.
         restart: the model explores and warms up as at the beginning, where it has a schedule for that.
 
     >>> import gymnasium
@@ -185,7 +185,7 @@ def train_model(
         model.train(steps)
     else:
         raise OwlTypeError(
-            f"compare: make_model gave a {type(model).__name__}; expected a Stable-Baselines3 model, a "
+            f"compare: make_model returned a {type(model).__name__}; expected a Stable-Baselines3 model, a "
             "learner of owlrl.learners, or an object with train(steps) and learner (e.g. a QLearner)"
         )
 
@@ -234,7 +234,7 @@ def _set_env(model: Any, env: Any) -> None:
 
 
 def model_state(model: Any) -> dict[str, Any]:
-    """All that another process needs to go on with a model, as plain data, but its environment.
+    """Everything that another process needs to continue with a model, as plain data, except its environment.
 
     >>> import gymnasium
     >>> from owlrl.experiments.models import load_model_state, model_state
@@ -255,12 +255,12 @@ def model_state(model: Any) -> dict[str, Any]:
         return state
     raise OwlStateError(
         f"the model, a {type(model).__name__}, has no state_dict() and load_state_dict(state); with them it "
-        "could go on after the last task"
+        "could continue after the last task"
     )
 
 
 def load_model_state(model: Any, state: Mapping[str, Any], env: Any) -> None:
-    """Go on from what `model_state` gave, in ``env``, which was put back as well.
+    """Continue from what `model_state` returned, in ``env``, which was restored as well.
 
     >>> import gymnasium
     >>> from owlrl.experiments import load_model_state, model_state
@@ -368,7 +368,7 @@ def _by_learner(learner: Any, observation: Any, single: bool) -> Any:
 
 
 class History(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """The last n steps as part of the observation: a learner with one head can tell tasks apart by them.
+    """The last n steps as part of the observation: a learner with one head can distinguish tasks by them.
 
     The observation is one vector: the observation now, then for each of the last n steps its observation,
     its action (one-hot if discrete) and its reward; zeros where an episode has had fewer.

@@ -1,4 +1,4 @@
-"""The paper's remaining pictures, for anybody's results: completions, heads' errors, ways to select."""
+"""The paper's remaining pictures, for any results: completions, heads' errors, selection."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ RANDOM = "random"
 def completions(trials: Iterable[Trial], *, mode: str = ORACLE) -> Figure:
     """How often each level has been solved so far: a panel per level, a line per method.
 
-    Counted are the checks in training; the line is the median over seeds, the shade the
+    Checks in training are counted; the line is the median over seeds, the shade the
     quartiles. A level that a method never solves stays at 0: interference, not forgetting.
 
     Args:
@@ -119,7 +119,7 @@ def head_errors(traces: Sequence[Mapping[str, Any]]) -> Figure:
 
 
 class Selection(NamedTuple):
-    """A way to act with the task unknown, beside random heads.
+    """A policy for the task unknown, compared with random heads.
 
     Attributes:
         policy: its name.

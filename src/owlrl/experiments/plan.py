@@ -1,4 +1,4 @@
-"""`Plan`: everything that decides what the trials of a comparison are."""
+"""`Plan`: everything that determines the trials of a comparison."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EVALUATION = 10_000  # added to a run's seed: no episode of the training is eval
 
 @dataclass(frozen=True)
 class Plan:
-    """What `compare` was asked for, checked: everything that decides what a trial is.
+    """The checked arguments of `compare`: everything that determines a trial.
 
     Attributes:
         make_model: ``make_model(env, seed)``.
@@ -26,7 +26,7 @@ class Plan:
         methods: the methods themselves.
         steps: of each task in each round.
         seeds: of the trials.
-        rounds: how often the sequence of tasks is gone through.
+        rounds: how often the sequence of tasks is repeated.
         eval_every: steps between two points of a learning curve; None for none.
         eval_episodes: episodes of each evaluation.
         measure: what scores are: "return", or "success", the share of episodes that end with it.
@@ -64,7 +64,7 @@ class Plan:
         measure: Any = "return",
         unseen: Any = None,
     ) -> Plan:
-        """The plan of `compare`'s arguments; one error names all that is wrong with them."""
+        """The plan from `compare`'s arguments; one error lists all problems."""
         arguments = Arguments("compare")
         arguments.function("make_model", make_model, "make_model(env, seed)")
         named = dict(tasks) if isinstance(tasks, Mapping) else {}

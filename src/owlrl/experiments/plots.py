@@ -1,4 +1,4 @@
-"""Pictures of results: functions that take rows and give matplotlib figures, without a screen."""
+"""Pictures of results: functions from rows to matplotlib figures, without a screen."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def new_figure(width: float, height: float, *, what: str = "a picture") -> Figur
 
 
 def prepare_picture(path: Path) -> None:
-    """See to it that a picture can be written there, before anything that takes time."""
+    """Make sure that a picture can be written there, before anything that takes time."""
     optional("matplotlib.figure", extra="plots", what="the picture")
     if path.suffix.lower() not in FILES:
         raise OwlValueError(f"picture is {path}; expected a name that ends with {', '.join(FILES)}")
@@ -148,7 +148,7 @@ def learning_curves(trials: Iterable[Trial]) -> Figure:
 
 
 def head_probabilities(trace: Mapping[str, Any]) -> Figure:
-    """One episode: which head acted, how likely each was to act, and how badly each explained what happened.
+    """One episode: which head acted, the probability of each, and how badly each explained the steps.
 
     Args:
         trace: a row of kind "trace": ``task``, ``mode``, ``heads``, ``success``, ``arms`` (T),

@@ -1,4 +1,4 @@
-"""Ways to act after training, by name: how the head is chosen, and from what evidence."""
+"""Policies by name: how the head is chosen, and from what evidence."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ WITHOUT_EVIDENCE = ("random", "max-q-once", "max-q-every-step")
 
 
 class PolicyName(NamedTuple):
-    """What a policy's name says.
+    """The parts of a policy's name.
 
     >>> from owlrl.experiments.policies import PolicyName
     >>> PolicyName("hedge", "td").selector

@@ -1,4 +1,4 @@
-"""How far a study is: what runs now, and how long all of it will take."""
+"""Progress of a study: what is running, and how long it will take."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ __all__ = ["Clock", "Post", "StepBar", "progress_bar", "time_text"]
 
 
 class Post:
-    """Says in a small file, at most once a second, how far a run is; a `Clock` reads it.
+    """Writes the progress of a run to a small file, at most once a second; a `Clock` reads it.
 
     Args:
-        path: of the file; None says nothing.
+        path: of the file; None writes nothing.
 
     >>> import tempfile
     >>> from pathlib import Path
@@ -36,7 +36,7 @@ class Post:
         self._begun, self._first, self._last = time.monotonic(), -1, 0.0
 
     def __call__(self, text: str, steps: int) -> None:
-        """So many steps of the run are done; what is being done."""
+        """Report the steps done so far and what is being done."""
         now = time.monotonic()
         if self._first < 0:  # of a run that goes on, some were made before
             self._begun, self._first = now, steps
@@ -50,7 +50,7 @@ class Post:
 
     @staticmethod
     def read(path: Path) -> dict[str, Any]:
-        """What was said last; nothing where nothing was said."""
+        """The last report; nothing if there is none."""
         try:
             found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -59,17 +59,17 @@ class Post:
 
 
 class Clock:
-    """Tells on the way what is running and how long it will take, from what the runs themselves say.
+    """Shows what is running and how long it will take, from the reports of the runs.
 
     Args:
         runs: by the name of its file in ``directory``, the method and the steps of each run; those that take
             no time are left out.
         jobs: how many at once.
-        directory: where the runs say how far they are.
+        directory: of the runs' reports.
         bar: what shows it in a terminal.
         say: called with a line when the first estimate is there, and then ever more rarely.
         first: seconds until the first estimate.
-        where: whose messages these are.
+        where: the caller, for messages.
 
     >>> import tempfile
     >>> from owlrl.experiments.progress import Clock, progress_bar
@@ -150,7 +150,7 @@ def _mean(numbers: Sequence[float]) -> float:
 
 
 def time_text(seconds: float) -> str:
-    """A time as one says it.
+    """A readable time.
 
     >>> from owlrl.experiments.progress import time_text
     >>> time_text(40.0), time_text(600.0), time_text(9000.0)
@@ -177,7 +177,7 @@ class StepBar:
         self._seen = 0
 
     def __call__(self, text: str, steps: int) -> None:
-        """So many steps are done; what is being done."""
+        """Show the steps done so far and what is being done."""
         self._bar.set_description_str(text, refresh=False)
         self._bar.update(steps - self._seen)
         self._seen = steps

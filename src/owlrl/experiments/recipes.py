@@ -1,4 +1,4 @@
-"""The methods of our own studies: the same parts in different arrangements."""
+"""The methods of our own studies: the same parts in different combinations."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Recipe:
         about: what it is, in a few words.
         heads: a head per task, or one for all.
         replay: "scoped" is emptied between tasks, "shared" never, "rehearsal" is kept per task.
-        regularizer: makes what guards earlier tasks from a strength and a seed; None for nothing.
+        regularizer: makes the regularizer from a strength and a seed; None for none.
         strength: of the regularizer (λ of EWC, μ of distillation).
         control: strengths for actor and critics with continuous actions; None if it is not there for them.
         warm_start: rows kept of each task for its next visit; for the scoped replay.
-        init: a new task's head, "fresh", answering "zero" or a "copy" of the last one.
+        init: a new task's head: "fresh" (random), "zero" or a "copy" of the last one.
         head: makes a head of another kind than a linear one from feature size and actions.
         dropout: probability of the paper's MC dropout; 0 for none.
         epsilon_restart: on a revisit exploration starts again and falls so many times faster; None

@@ -1,4 +1,4 @@
-"""One thread and own random numbers: what a run needs to give the same bits again."""
+"""One thread and separate random numbers: what a run needs to be repeated bit for bit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["kept_generators", "repeatable"]
 
 @contextmanager
 def repeatable(seed: int) -> Iterator[None]:
-    """One thread and seeded global generators inside the block; all is as before afterwards.
+    """One thread and seeded global generators inside the block; restored afterwards.
 
     Another number of threads gives other bits.
 

@@ -1,4 +1,4 @@
-"""`write_report`: all that a directory of results has to show, on one page."""
+"""`write_report`: all results of a directory on one page."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ DEMO = "demo.png"  # what `owlrl demo` draws
 def write_report(
     directory: str | os.PathLike[str], output: str | os.PathLike[str] | None = None, *, episodes: int = 3
 ) -> Path:
-    """Write tables and pictures of all results in a directory into one HTML file that needs nothing else.
+    """Write tables and pictures of all results in a directory to one self-contained HTML file.
 
     Trials of a `Run` (``owlrl train``, ``owlrl reproduce``) give tables, learning curves and the
-    heads' probabilities; where the checkpoint of a run lies beside its result, also frames, GIFs and what
-    each head values where. A study that is not complete gives what it has. Files that cannot be read are
-    named in the report.
+    heads' probabilities; if the checkpoint of a run is beside its result, also frames, GIFs and value maps
+    of the heads. An incomplete study gives what it has. Files that cannot be read are
+    listed in the report.
 
     Args:
         directory: of results.
@@ -103,7 +103,7 @@ def _read(directory: Path) -> tuple[list[Trial], list[Trial], list[str]]:
 
 
 def _page(directory: Path, results: list[Trial], unreadable: list[str], episodes: int) -> Iterator[str]:
-    yield f"<h1>{escape(directory.resolve().name)}: what was run and what came of it</h1>"
+    yield f"<h1>{escape(directory.resolve().name)}: results</h1>"
     yield _html.items(_facts(results))
     found = sections(results)
     if len(found) > 1:
@@ -111,9 +111,9 @@ def _page(directory: Path, results: list[Trial], unreadable: list[str], episodes
         yield f"<nav><ol>{links}</ol></nav>"
     if results:
         runs = [trial.run for trial in results if trial.run is not None]
-        yield "<h3>To make them again</h3>" + _html.code(commands_for(runs))
+        yield "<h3>Commands</h3>" + _html.code(commands_for(runs))
     if unreadable:
-        yield "<h3>Files that were left out</h3>" + _html.code(unreadable)
+        yield "<h3>Skipped files</h3>" + _html.code(unreadable)
     if (directory / DEMO).is_file():
         yield "<h2>The demonstration</h2>"
         drawn = (directory / DEMO).read_bytes()
@@ -277,7 +277,7 @@ OPTIONS = {
 
 
 def commands_for(runs: Sequence[Run]) -> list[str]:
-    """As few commands as do: whole studies, then single runs."""
+    """The fewest commands that repeat the runs: whole studies, then single runs."""
     left = {run.id: run for run in runs}
     there = set(left)
     found = []

@@ -1,4 +1,4 @@
-"""`Trial`: one run on disk and in memory, a file of JSON lines that is there as a whole or not at all."""
+"""`Trial`: one run on disk and in memory, a file of JSON lines that is complete or absent."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ TIMES = ("started", "seconds", "cpu_seconds", "compile_seconds")  # in rows and 
 
 @dataclass(frozen=True)
 class Trial:
-    """One seed of one method: what was run, and what came of it.
+    """One seed of one method: its settings and its results.
 
     Attributes:
         method: its name.
@@ -80,7 +80,7 @@ class Trial:
 
     @cached_property
     def run(self) -> Run | None:
-        """What `owlrl train` and `owlrl reproduce` were asked for; None for other models and tasks."""
+        """The run of `owlrl train` or `owlrl reproduce`; None for other models and tasks."""
         told = self.settings.get("run")
         return None if told is None else Run.from_json({**told, "method": self.method, "seed": self.seed})
 
@@ -104,11 +104,11 @@ class Trial:
 
     @property
     def measure(self) -> str:
-        """The field of a row that says how well it went: "mean_return" or "success"."""
+        """The field of a row with its score: "mean_return" or "success"."""
         return MEASURES[self.settings.get("measure", "return")]
 
     def same(self, other: Trial) -> bool:
-        """Whether both are of the same run, whatever came of it."""
+        """Whether both are of the same run, whatever the results."""
         names = ("method", "seed", "settings", "source")
         return all(getattr(self, name) == getattr(other, name) for name in names)
 
@@ -134,7 +134,9 @@ class Trial:
         except OSError as error:
             raise OwlValueError(f"Trial.read: {path} is no result ({error.strerror})") from error
         except (ValueError, KeyError, TypeError, AttributeError, OwlError) as error:
-            raise OwlValueError(f"Trial.read: {path} is no result ({error}); remove it to go on") from error
+            raise OwlValueError(
+                f"Trial.read: {path} is no result ({error}); remove it to continue"
+            ) from error
 
     def select(self, kind: str, **values: object) -> list[Row]:
         """The rows of a kind whose fields have the given values."""
@@ -274,7 +276,7 @@ def slug(text: str) -> str:
 
 
 def without_times(row: Mapping[str, Any]) -> Row:
-    """A row, or the info of a result, without what the clock says: all else is the same in every repetition.
+    """A row, or the info of a result, without times: everything else is equal in every repetition.
 
     >>> from owlrl.experiments.results import without_times
     >>> without_times({"kind": "training", "updates": 9, "seconds": 1.5})

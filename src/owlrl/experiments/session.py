@@ -1,4 +1,4 @@
-"""`Session`: what one of our own runs has learned, on levels with a DQN and on Pendulums with a SAC."""
+"""`Session`: the state of one of our own runs, on levels with a DQN and on Pendulums with a SAC."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ from owlrl.experiments.evidence import make_evidence
 from owlrl.experiments.learned import Learned, Row, Score
 from owlrl.experiments.least_tried import LeastTried
 from owlrl.experiments.methods import MakeModel, Method
+from owlrl.experiments.metrics import identification_accuracy, steps_to_identify
 from owlrl.experiments.models import Envs, Watch, train_model
 from owlrl.experiments.plan import EVALUATION, Plan
 from owlrl.experiments.policies import ORACLE, make_selector, parse_policy
@@ -111,7 +112,7 @@ class _OfRun(Method):
 
 
 class Session(Learned):
-    """An agent, its replay, its regularizer and its evidence, as a `Run` says.
+    """An agent, its replay, its regularizer and its evidence, as defined by a `Run`.
 
     The agent is a DQN on levels, and a SAC where actions are continuous. Its modes are the run's policies.
 
@@ -229,11 +230,11 @@ class Session(Learned):
             return []  # it has no head for it, or is to learn it later
         chosen: dict[str, Any] = {"episodes": episodes, "seed": seed}
         policy = _Seen(self.policy_of(mode, [task] * env.num_envs))
-        found = run_episodes(policy, env, true_task=task if known and heads else None, **chosen)
+        found = run_episodes(policy, env, **chosen)
         score = Score.of(found)
         row: Row = {"kind": "score", "task": task, "mode": mode, "episodes": episodes}
         row |= {"mean_return": score.mean, "mean_length": float(found.lengths.mean())}
-        row |= {"found": score.found, "steps": score.steps}
+        row |= self._identified(policy, found, task) if known and heads else {"found": None, "steps": None}
         rows = [row]
         if last and mode in self.traced:
             rows.append(_trace(policy, found, task, mode, list(self.heads)))
@@ -244,8 +245,20 @@ class Session(Learned):
             rows.append(self._in_a_row(env, task, mode, **chosen))
         return rows
 
+    def _identified(self, policy: _Seen, found: Evaluation, task: str) -> Row:
+        """By the heads that acted, in environments that run one episode each."""
+        assert found.env is not None
+        arms = np.array([step.arm for step in policy.policy.trace])[:, found.env]  # (T, episodes)
+        truth = np.full(len(found.lengths), list(self.heads).index(task))
+        arms = arms[: found.lengths.max()]
+        steps = steps_to_identify(arms, found.lengths, truth)
+        return {
+            "found": identification_accuracy(arms, found.lengths, truth),
+            "steps": float(steps.mean()),
+        }
+
     def _in_a_row(self, env: Any, task: str, mode: str, *, episodes: int, seed: int) -> Row:
-        """Several episodes in a row with kept evidence, as when a task reveals itself only at its end."""
+        """Several episodes in a row with kept evidence, for tasks that are recognised only at their end."""
         policy, times = self.policy_of(mode, [task] * env.num_envs), self.run.consecutive
         found = run_episodes(policy, env, episodes=times * episodes, seed=seed, keep_evidence=True)
         assert found.success is not None and found.env is not None
@@ -278,7 +291,7 @@ class Session(Learned):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Session:
-        """A session that acts as the saved one did; it cannot go on learning."""
+        """A session that acts as the saved one did; it cannot continue learning."""
         state = load_state(path)
         if not isinstance(state, dict) or set(state) != {"run", "heads", "learner"}:
             raise OwlValueError(
@@ -302,7 +315,7 @@ class Session(Learned):
         return session
 
     def state_dict(self) -> dict[str, Any]:
-        """All that it takes to go on learning, bit for bit; inside a task all but its environment."""
+        """Everything needed to continue learning, bit for bit; inside a task, except its environment."""
         alone = {"replay": self.agent.replay}  # of a learner that is not wrapped
         return {
             "learner": wrapper_state(self.learner, {}, alone)
@@ -315,7 +328,7 @@ class Session(Learned):
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any], envs: Envs, task: str) -> None:
-        """Go on from what ``state_dict`` gave; for a session that is new."""
+        """Continue from what ``state_dict`` returned; for a session that is new."""
         learner = state_dict["learner"]
         if self._owl is None:
             restore_wrapper(self.learner, learner, {"replay": self.agent.replay})
@@ -387,9 +400,9 @@ def evaluate(
 
 
 def greedy_score(network: MultiHead, head: int, table: Table) -> Score:
-    """How one head does in a task, acting greedily all by itself; needs one pass through the network.
+    """The score of one head in a task, acting greedily; needs one pass through the network.
 
-    Task and policy are deterministic, so one episode tells all.
+    Task and policy are deterministic, so one episode is enough.
 
     >>> from owlrl.experiments import Run, Session
     >>> from owlrl.experiments.session import greedy_score

@@ -27,7 +27,7 @@ CONVERGED = 1e-12
 
 
 class SharedGrid(NamedTuple):
-    """What heads make of tasks on one grid.
+    """Values of heads for tasks on one grid.
 
     Attributes:
         maps: of each task's head and of the one head, for `q_heatmap`.
@@ -53,9 +53,9 @@ class _Moves(NamedTuple):
 
 
 def shared_grid(tasks: Mapping[str, gymnasium.Env[Any, Any]], *, gamma: float = 0.99) -> SharedGrid:
-    """Solve tasks that differ in their goal alone, each by its head and all by one.
+    """Solve tasks that differ only in their goal, with a head for each and with one head for all.
 
-    The state is cell and direction, which is the same in all tasks: nothing tells one from the other. A
+    The state is cell and direction, which is the same in all tasks: nothing distinguishes them. A
     goal pays 1. A task's head has the optimal ``Q(s, a) = r + γ max Q(s', ·)``. One head with a shared replay
     has for each state and action the mean of these targets over tasks: the fixed point of that is its.
 

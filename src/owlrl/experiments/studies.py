@@ -53,14 +53,14 @@ def run_experiment(
     resume: str | os.PathLike[str] | None = None,
     save_every: float = SAVE_EVERY,
 ) -> Trial:
-    """Train and evaluate as a `Run` says; everything but the times is decided by it, on one thread.
+    """Train and evaluate a `Run`, which determines everything but the times, on one thread.
 
     Args:
         run: what to do.
-        checkpoint: where to write what was trained, for `Session.load`.
+        checkpoint: where to write the trained session, for `Session.load`.
         progress: show a bar (needs tqdm).
-        resume: a file in which the work is kept while it is under way. Stopped or killed at any moment, the
-            same call goes on from there, also in the middle of a task, to the same result and the same
+        resume: a file in which unfinished work is kept. Stopped or killed at any moment, the same call
+            continues from there, also in the middle of a task, to the same result and the same
             checkpoint, bit for bit (``owlrl.experiments.results.TIMES`` names what differs). It can be
             removed when the result is kept.
         save_every: seconds of work that a kill may cost.
@@ -86,7 +86,7 @@ def run_all(
     save_every: float = SAVE_EVERY,
     where: str = "run_all",
 ) -> tuple[list[Trial], Errors]:
-    """Do what a directory does not have yet; all trials, and what went wrong (see `run_trials`).
+    """Run what a directory does not have yet; returns all trials, and errors (see `run_trials`).
 
     >>> import tempfile
     >>> from owlrl.experiments import Run, run_all
@@ -288,13 +288,13 @@ def study_table(runs: Sequence[Run], trials: Iterable[Trial]) -> str:
 
 
 class Part(NamedTuple):
-    """A part of a study: trials that lie in one directory, and the text that tells what came of them.
+    """A part of a study: trials in one directory, and the text of their results.
 
     Attributes:
         directory: below the output; empty for the output itself.
-        work: the trials, and what does them.
-        show: called with the finished ones, with what went wrong in others, and with the directory.
-        check: called before anything is done, if something is to be done; it raises what stands against it.
+        work: the trials, and the functions that run them.
+        show: called with the finished ones, the errors of others, and the directory.
+        check: called before anything is run; raises if it cannot be.
     """
 
     directory: str
@@ -359,7 +359,7 @@ def study_text(trials: list[Trial], errors: Errors, directory: Path, *, note: st
 def report_text(study: Study, directory: Path) -> str:
     """Verdicts and notes of a comparison, and where its report is, which is written.
 
-    Where the picture needs a library that is not there, it says so.
+    If the picture needs a library that is missing, the text says so.
     """
     lines = [*map(str, study.verdicts()), "", *study.notes(), ""]
     try:
@@ -379,11 +379,11 @@ def reproduce(
     data: str | os.PathLike[str] | None = None,
     **places: Any,
 ) -> tuple[str, Errors]:
-    """Do what a study still lacks and return its tables, and what went wrong.
+    """Run what a study still lacks; return its tables, and errors.
 
     Args:
         name: a key of ``STUDIES`` or ``MODULES``.
-        directory: of the results; studies that are modules have one of their own below it.
+        directory: of the results; studies that are modules have a directory below it.
         seeds: how many; the study's own number if left out, 3 for those on levels.
         methods: only these; empty for all that the study has.
         frames: per task, instead of the study's own.

@@ -1,4 +1,4 @@
-"""`Study`: what a comparison of methods has found, as numbers, tables, pictures and sentences."""
+"""`Study`: the results of a comparison, as numbers, tables, pictures and verdicts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ FloatArray = npt.NDArray[np.float64]
 
 
 class Verdict(NamedTuple):
-    """What became of one task with one method.
+    """The result of one task with one method.
 
     >>> from owlrl.experiments import Verdict
     >>> print(Verdict("bare", "left", "forgotten", "9 right after it, 1 at the end"))
@@ -63,7 +63,7 @@ class Study:
 
     Args:
         trials: one per method and seed, of the same settings.
-        errors: what went wrong in others, ``(method, seed, text)``.
+        errors: of failed trials, ``(method, seed, text)``.
         solved: the return from which a task counts as learned, by task; for `verdicts`.
         note: a line for `notes`, e.g. a bound that is known.
 
@@ -170,7 +170,7 @@ class Study:
         Continual World's convention (Wołczyk et al. 2021): ``mean_i (AUC_i − AUC_i^alone) / (1 −
         AUC_i^alone)``, AUC being the mean of the evaluations during a task's first training, and scores
         normalised to ``(score − random) / (alone at its end − random)``. Tasks that the model does not learn
-        alone are left out. None where it cannot be said.
+        alone are left out. None if it is not defined.
         """
         if "alone" not in self.methods or RANDOM.name not in {t.method for t in self.trials}:
             return None
@@ -231,7 +231,7 @@ class Study:
         return f"{text}\n\n{table(header, rows)}"
 
     def notes(self) -> list[str]:
-        """The study's note, a line per method that says what it is, and one per trial that failed."""
+        """The study's note, a line that describes each method, and one per failed trial."""
         about = {t.method: t.about for t in self.trials if t.about}
         lines = [self.note] * bool(self.note) + [f"{method}: {text}" for method, text in about.items()]
         return lines + [f"{method}, seed {seed} failed: {text}" for method, seed, text in self.errors]
@@ -241,7 +241,7 @@ class Study:
         return draw_study(self, reference=RANDOM.name)
 
     def report(self, path: str | os.PathLike[str]) -> Path:
-        """Table, verdicts and picture on one HTML page that needs nothing but itself."""
+        """Table, verdicts and picture on one self-contained HTML page."""
         target = Path(path)
         target.parent.mkdir(parents=True, exist_ok=True)
         body = ["<h1>Comparison of methods</h1>", *self.html()]
@@ -257,7 +257,7 @@ class Study:
             caption="Bands: the task is in training. Lines: mean over seeds; shades: from the worst to the "
             "best seed. Crosses: at the end, the task unknown.",
         )
-        yield "<h3>What became of each task</h3>" + _html.code(map(str, self.verdicts()))
+        yield "<h3>Verdicts</h3>" + _html.code(map(str, self.verdicts()))
         yield "<h3>Methods</h3>" + _html.code(self.notes())
         info = self.trials[0].info or {}
         versions = ", ".join(f"{name} {number}" for name, number in (info.get("versions") or {}).items())
@@ -467,7 +467,7 @@ def _clearly_above(returns: Sequence[float], reference: Sequence[float]) -> bool
 
 
 def _value(number: float) -> str:
-    """A return with as many digits as it takes."""
+    """A return with the digits that are needed."""
     if not np.isfinite(number):
         return DASH
     size = abs(number)

@@ -1,4 +1,4 @@
-"""Numbers over seeds: runs that differ by nothing but their seed, and what they give together."""
+"""Numbers over seeds: runs that differ only in their seed, together."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Quartiles(NamedTuple):
 
 @dataclass(frozen=True)
 class Group:
-    """Trials of one run with several seeds; not all of them need have been asked unseen levels.
+    """Trials of one run with several seeds; unseen levels need not be evaluated in all of them.
 
     >>> from owlrl.experiments import Run, Trial
     >>> from owlrl.experiments.summary import Group
@@ -129,7 +129,7 @@ class Group:
         return Quartiles.of([cumulative_performance(rows) for rows in courses]) if courses else None
 
     def after_each_task(self, mode: str) -> Quartiles | None:
-        """Of the mean over the ends of all trainings; None if the mode was not asked there."""
+        """Of the mean over the ends of all trainings; None if the mode was not evaluated there."""
         ends = set(self.trials[0].starts()[1:])
         courses = [[row for row in rows if row[0] in ends] for rows in self._courses(mode)]
         return Quartiles.of([cumulative_performance(rows) for rows in courses]) if courses else None
@@ -150,7 +150,7 @@ class Group:
         return float(np.mean(gains)) if gains else None
 
     def _courses(self, mode: str) -> list[list[tuple[int, str, float]]]:
-        """What each trial was scored in training; nothing if one was not asked at the end of each task."""
+        """Scores of each trial in training; nothing if one was not evaluated at the end of each task."""
         found = [trial.course(mode) for trial in self.trials]
         ends = [set(trial.starts()[1:]) for trial in self.trials]
         asked = [end and end <= {row[0] for row in rows} for rows, end in zip(found, ends, strict=True)]
@@ -162,7 +162,7 @@ class Group:
         return float(np.mean([row["failures"] for row in rows])) if rows else None
 
     def minutes(self) -> float | None:
-        """How long a core was busy with training and evaluation, mean over seeds; None if not measured."""
+        """CPU minutes of training and evaluation, mean over seeds; None if not measured."""
         infos = [trial.info or {} for trial in self.trials]
         if not all("cpu_seconds" in info for info in infos):
             return None

@@ -35,7 +35,7 @@ WIDEST = 12  # tasks side by side in a plain table
 
 
 def markdown_tables(trials: Iterable[Trial], *, reference: Iterable[Trial] = ()) -> str:
-    """What trials of our own runs say: IQM with 95 % interval, worst seed and task, the paper's numbers.
+    """Tables of our own runs: IQM with 95 % interval, worst seed and task, the paper's numbers.
 
     Args:
         trials: what the tables are about.
@@ -57,7 +57,7 @@ def markdown_tables(trials: Iterable[Trial], *, reference: Iterable[Trial] = ())
 
 
 def sections(trials: Iterable[Trial]) -> dict[str, list[Group]]:
-    """Trials by what was trained, under a title that says it; seeds of one run together.
+    """Trials by what was trained, under a title; seeds of one run together.
 
     >>> from owlrl.experiments import Run, Trial
     >>> from owlrl.experiments.tables import sections
@@ -178,7 +178,7 @@ def _learning(groups: Sequence[Group], alone: Sequence[Group]) -> str:
     about = (
         "As in the paper: median over seeds (75 %, 25 %) of the mean over the tasks so far; at the end, "
         "cumulative over all of training, and on average after each task. Forgetting and forward transfer as "
-        "in Continual World, the head told. Minutes are those that one seed kept a core busy, evaluation "
+        "in Continual World, with the task given. Minutes of CPU time per seed, evaluation "
         "included."
     )
     rows = []
@@ -210,7 +210,7 @@ def _unseen(groups: Sequence[Group], label: str) -> str:
 
 ABOUT = (
     "Return per episode of 200 steps, mean over seeds and episodes for each task; then the mean over tasks, "
-    "interquartile mean over seeds [95 % stratified bootstrap]; what it loses against the head told; share "
+    "interquartile mean over seeds [95 % stratified bootstrap]; the loss relative to the task given; share "
     "of episodes with the right head at the end and steps until it stays; the pole's mean direction over "
     "the last 50 steps, in the most typical episode."
 )

@@ -141,7 +141,7 @@ class SeededReset(gymnasium.Wrapper[Any, Any, Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode of the level; the seed is taken and changes nothing."""
+        """Begin an episode of the level; the seed is accepted and changes nothing."""
         return self.env.reset(seed=self.level, options=options)
 
 
@@ -216,7 +216,7 @@ def is_control(text: str) -> bool:
 
 
 def _try_to_make(specs: Mapping[str, TaskSpec]) -> None:
-    """An environment's own objection to its arguments, as an error of ours and before anything begins."""
+    """Try to make an environment, so that wrong arguments are an error of ours before anything begins."""
     for spec in specs.values():
         try:
             PendulumVectorEnv(1, **spec.kwargs)
@@ -298,7 +298,7 @@ def vector_env(task: Table | TaskSpec, copies: int, *, count_bonus: float = 0.0)
 
 @contextmanager
 def _making(spec: TaskSpec) -> Iterator[None]:
-    """What an environment has against its arguments, e.g. one that it does not have, as an error of ours."""
+    """Errors of an environment about its arguments, as errors of ours."""
     try:
         yield
     except OwlError:

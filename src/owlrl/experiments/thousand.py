@@ -74,7 +74,7 @@ def reach_scores(returns: npt.ArrayLike, goals: Goals, of: Goals) -> Scores:
 
 
 def blind_start(goals: Goals, of: Goals) -> Scores:
-    """The score (n,) of whoever learns the goal from the first reward: it stays in the middle for that step.
+    """The score (n,) of an agent that learns the goal from its first reward, in the middle.
 
     Of many goals drawn evenly as many are on every side, so no first step does better in their mean.
 
@@ -253,7 +253,7 @@ def do_run(
     save_every: float = SAVE_EVERY,
     **options: Any,
 ) -> Trial:
-    """One method with one seed; stopped, the same call goes on."""
+    """One method with one seed; after a stop, the same call continues."""
     goals, frames = trial.settings["goals"], trial.settings["frames"]
     keeper = Keeper(resume, trial.id, seconds=save_every)
     with repeatable(trial.seed):
@@ -325,7 +325,7 @@ def draw_thousand(rows: Sequence[dict[str, Any]]) -> Figure:
         points = [(row["tasks"], row[mode]["score"]["mean"]) for row in of if mode in row]
         scores.plot(*zip(*points, strict=True), label=name, **style) if points else None
     scores.set(xscale="log", xlabel="tasks learned", ylabel="score, mean over tasks", ylim=(-1.2, 1.05))
-    scores.legend(frameon=False, fontsize="small", loc="center right")
+    scores.legend(frameon=False, fontsize="small", loc="lower right", ncols=2)
     for axes, name, text in ((cost, "ms per update", "ms per update"), (kept, "MB kept", "MB on disk")):
         axes.plot([row["tasks"] for row in own], [row[name] for row in own], marker="o", markersize=3.0)
         axes.set(xlabel="tasks learned", ylabel=text)

@@ -1,4 +1,4 @@
-"""What a head values where: the largest Q-value in every cell of a level, and where it leads."""
+"""Value maps: a head's largest Q-value in every cell of a level, and where it leads."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class ValueMap:
 
 
 def value_map(network: MultiHead, env: gymnasium.Env[Any, Any], *, head: int, name: str = "") -> ValueMap:
-    """Ask a head about every cell that can be reached while nothing in the level has been changed.
+    """Compute a head's values for every cell that can be reached before anything in the level is changed.
 
     Args:
         network: the Q-function with its heads.

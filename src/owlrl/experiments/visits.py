@@ -1,4 +1,4 @@
-"""`Visits`: the tasks of one trial of `compare`, trained in turn; killed at any moment, it goes on."""
+"""`Visits`: the tasks of one trial of `compare`, trained in turn; it can be resumed after a kill."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NUMBERS = 1_000  # steps between two looks at a method's own numbers
 
 
 class Visits:
-    """One seed of one method: training, task after task, and all that is looked at on the way.
+    """One seed of one method: training, task after task, and all evaluations on the way.
 
     Args:
         plan: of the study.
@@ -77,7 +77,7 @@ class Visits:
         self._seconds = 0.0  # that the visit's training took so far
 
     def run(self) -> None:
-        """Do all that is not done yet."""
+        """Run everything that is not done yet."""
         every = [(number, task) for number in range(self.plan.rounds) for task in self.plan.tasks]
         self._before = [sum(self.plan.steps[task] for _, task in every[:k]) for k in range(len(every) + 1)]
         watch = self._go_on(every)
@@ -119,7 +119,7 @@ class Visits:
             self._board(self._steps(seen), numbers)
 
     def show_numbers(self, seen: int) -> None:
-        """Write what the method itself has to say, for TensorBoard."""
+        """Write the method's own numbers for TensorBoard."""
         if self._board is not None:
             self.show(seen, self.learned.numbers())
 
@@ -145,7 +145,7 @@ class Visits:
         self.learned = self.method.start(self.plan.make_model, next(iter(self.envs.values())), self.seed)
 
     def _go_on(self, every: list[tuple[int, str]]) -> _Look | None:
-        """Put everything back that was kept; what was in training, if something was."""
+        """Restore everything that was kept; the task that was in training, if any."""
         kept = self.keeper.load()
         if kept is None:
             return None
@@ -155,8 +155,8 @@ class Visits:
             self._journals[task] = Journal(self.envs[task])
             if self._exact and not self._journals[task].replay(kept["envs"][task]):
                 raise OwlStateError(
-                    f"the environment of {task!r} did other things when its actions were repeated, so that "
-                    f"the run cannot go on; remove {self.keeper.path} to start it again"
+                    f"the environment of {task!r} behaved differently when its actions were repeated, so that "
+                    f"the run cannot continue; remove {self.keeper.path} to start it again"
                 )
             if not self._exact:
                 seed_env(self.envs[task], self.seed)
@@ -282,7 +282,7 @@ class Visits:
 
 
 class _Look(Watch):
-    """Looks on while a task is trained: points of the curve, and moments to keep the work."""
+    """Watches while a task is trained: points of the curve, and moments to save the work."""
 
     def __init__(self, visits: Visits, task: str) -> None:
         self.visits, self.task = visits, task

@@ -63,8 +63,8 @@ def squared_gradients(
         module: the network; called as ``module(*inputs)``.
         objective: ``objective(module_output, *targets) -> (B,)``, one number per row.
         inputs: tensors of N rows each; moved to the parameters' device piece by piece.
-        targets: tensors of N rows each that the objective needs beside the output.
-        weights: (N,) numbers >= 0, how much each row counts; all alike by default.
+        targets: tensors of N rows each that the objective needs besides the output.
+        weights: (N,) numbers >= 0, how much each row counts; equal by default.
         parameters: names to differentiate by; by default all that require a gradient.
         method: "hooks" catches every ``F.linear`` and ``F.conv2d`` of one forward and backward
             pass and squares in closed form; "vmap" vectorises over rows; "loop" takes one row at
@@ -115,7 +115,7 @@ def squared_gradients(
 
 
 def _sums(problem: Problem, rows: Rows, method: str, chunk_size: int) -> Sums:
-    """Sums by the asked path, or by the first one that is exact."""
+    """Sums by the given method, or by the first one that is exact."""
     if method == "loop":
         return _run(one_by_one, problem, rows, chunk_size)
     few = distinct_rows((*rows.inputs, *rows.targets), rows.root_weight.square())
@@ -183,7 +183,7 @@ def _check_agreement(method: str, got: Sums, expected: Sums) -> None:
 
 @contextmanager
 def undisturbed(problem: Problem) -> Iterator[None]:
-    """Evaluation mode with gradients on; whatever a forward pass may change is put back."""
+    """Evaluation mode with gradients on; everything that a forward pass may change is restored."""
     module = problem.module
     frozen = [p for p in problem.parameters.values() if not p.requires_grad]
     devices = {p.device for p in module.parameters() if p.device.type == "cuda"}
@@ -209,9 +209,9 @@ def undisturbed(problem: Problem) -> Iterator[None]:
 def distinct_rows(tensors: Sequence[Tensor], weight: Tensor) -> tuple[Tensor, Tensor] | None:
     """Index of one row of each kind and the kinds' total weights; None where under half are repeats.
 
-    Small worlds show the same few rows again and again: each is computed once.
+    Small environments repeat the same few rows: each is computed once.
 
-    Rows are the same if they are so in every tensor. Kinds are found by a hash and then
+    Rows are the same if they are equal in every tensor. Kinds are found by a hash and then
     compared, so the answer is exact; a collision only costs the saving.
     """
     device = tensors[0].device
@@ -314,7 +314,7 @@ class Rows:
         )
 
     def chunks(self, size: int, device: torch.device) -> Iterator[Rows]:
-        """Pieces of at most ``size`` rows, each moved to ``device`` when its turn comes."""
+        """Pieces of at most ``size`` rows, each moved to ``device`` when it is used."""
         for start in range(0, len(self), size):
             piece = self.take(slice(start, start + size))
             yield Rows(
@@ -343,7 +343,7 @@ class Problem:
         shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
         if not isinstance(value, Tensor) or shape != tuple(root_weight.shape):
             raise OwlValueError(
-                f"squared_gradients: objective gave {shape} for {len(root_weight)} rows; "
+                f"squared_gradients: objective returned {shape} for {len(root_weight)} rows; "
                 f"expected one number per row, {tuple(root_weight.shape)}; do not reduce over the batch"
             )
         return value * root_weight.to(value.dtype)
@@ -361,7 +361,7 @@ def accumulator(parameter: Tensor) -> Tensor:
 
 
 def one_by_one(problem: Problem, rows: Rows) -> Sums:
-    """The definition: differentiate each row by itself, square, add."""
+    """The definition: differentiate each row separately, square, add."""
     sums = {name: accumulator(p) for name, p in problem.parameters.items()}
     wanted = tuple(problem.parameters.values())
     for row in range(len(rows)):

@@ -75,7 +75,7 @@ def extend_optimizer(
 
 
 def shrink_optimizer(optimizer: Optimizer, parameters: Sequence[nn.Parameter]) -> None:
-    """Take ``parameters`` and their state out of the optimizer again.
+    """Remove ``parameters`` and their state from the optimizer.
 
     >>> import torch
     >>> from torch import Tensor, nn
@@ -188,7 +188,7 @@ class IdleHeads:
         self._lent.clear()
 
     def detach(self) -> None:
-        """Show everything and let go of the optimizer."""
+        """Show everything and remove the hooks from the optimizer."""
         self.show()
         _IDLE.pop(self.optimizer, None)
         while self._handles:

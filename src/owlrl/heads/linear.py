@@ -30,7 +30,7 @@ def product_all(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def pad_columns(outputs: Sequence[Tensor]) -> list[Tensor]:
-    """Pad (B, A_k) outputs with −∞ to the largest A: what a head does not have is never the greedy action."""
+    """Pad (B, A_k) outputs with −∞ to the largest A: a missing action is never the greedy one."""
     width = max(out.shape[-1] for out in outputs)
     return [F.pad(out, (0, width - out.shape[-1]), value=-torch.inf) for out in outputs]
 
@@ -136,7 +136,7 @@ def _homed(stack: Tensor, parameters: Sequence[Tensor]) -> bool:
 
 
 class MultiHeadLinear(nn.Linear):
-    """An ``nn.Linear`` that was given more heads; its own weight stays head 0 under its own name.
+    """An ``nn.Linear`` with more heads; its own weight stays head 0 under its own name.
 
     Made in place by `promote_output_layers`; the pointer says which head a call computes.
 

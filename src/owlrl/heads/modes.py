@@ -101,7 +101,7 @@ def eval_mode(*modules: nn.Module) -> Iterator[None]:
 def probing(*modules: nn.Module) -> Iterator[None]:
     """Evaluation mode; afterwards the global generators of torch are restored.
 
-    For a look at networks that must not change what their owner draws next.
+    For calls that must not change the random numbers of the networks' owner.
 
     >>> import torch
     >>> from torch import nn

@@ -155,7 +155,7 @@ class MultiHeadQ(nn.Module):
         """Make a head and return its index; the active head stays active.
 
         Args:
-            init: "fresh" draws new weights, "zero" answers 0 at first, "copy" starts from the active head's.
+            init: "fresh" draws new weights, "zero" outputs 0 at first, "copy" starts from the active head's.
             num_actions: if this task has another number of actions than the first.
             optimizer: also trains the new head, in the group that holds the first one.
         """
@@ -242,8 +242,8 @@ class MultiHeadQ(nn.Module):
         features = cast(Tensor, self.trunk(*inputs))
         if features.shape[-1] != self.feature_dim:
             raise OwlValueError(
-                f"MultiHeadQ: the trunk gave features of shape {tuple(features.shape)}; expected "
-                f"(batch, {self.feature_dim}); pass feature_dim={features.shape[-1]} or mend the trunk"
+                f"MultiHeadQ: the trunk returned features of shape {tuple(features.shape)}; expected "
+                f"(batch, {self.feature_dim}); pass feature_dim={features.shape[-1]} or fix the trunk"
             )
         return features
 

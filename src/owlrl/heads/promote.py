@@ -25,10 +25,10 @@ Call = Callable[..., Any]  # call(network, *inputs) -> a tensor, or several
 
 
 class PromotedNetwork:
-    """A network whose output layers were given a head per task; its owner continues using it.
+    """A network whose output layers have a head per task; its owner can go on using it.
 
     Made by `promote_output_layers`. Satisfies `owlrl.protocols.MultiHead`. A network with several
-    outputs answers with all of them side by side.
+    outputs returns all of them side by side.
 
     >>> import torch
     >>> from torch import nn
@@ -73,7 +73,7 @@ class PromotedNetwork:
         """Outputs (H, B, A) of every head from one pass through the trunk.
 
         The output layers compute all heads at once, stacked along the batch, and what follows
-        them (the sum of dueling streams, say) works row by row. A network that mixes rows there,
+        them (e.g. the sum of dueling streams) works row by row. A network that mixes rows there,
         or whose heads differ in size, is called head by head.
         """
         if self._uniform():
@@ -107,7 +107,7 @@ class PromotedNetwork:
         """Make a head on every output layer and return its index.
 
         Args:
-            init: "fresh" draws new weights, "zero" answers 0 at first, "copy" starts from the active head's.
+            init: "fresh" draws new weights, "zero" outputs 0 at first, "copy" starts from the active head's.
             num_actions: outputs of the new head, for a network with one output layer.
             optimizer: also trains the new head, in the group that holds the first one.
         """
@@ -170,7 +170,7 @@ class PromotedNetwork:
         }
 
     def demote(self, head: int, *, optimizer: Optimizer | None = None) -> nn.Module:
-        """Give the plain network back, with the values (and optimizer state) of ``head``."""
+        """Make the network plain again, with the values (and optimizer state) of ``head``."""
         head = check_head("PromotedNetwork.demote", head, self.num_heads)
         if optimizer is not None:
             firsts, chosen = (self.head_parameters(k).values() for k in (0, head))
@@ -223,7 +223,7 @@ def promote_output_layers(
         network: any module that maps a batch to (B, outputs), or to a tuple of such tensors.
         example: an input to find the output layers with, one row is enough (zeros do); not
             needed where the first layer is an ``nn.Linear`` or ``layers`` is given.
-        layers: names of the output layers, if they are not to be searched for.
+        layers: names of the output layers, to skip the search.
         pointer: the active head to follow; a new one by default.
         call: ``call(network, *inputs)``, used instead of the plain call where that samples (an actor) or
             returns a tuple. ``PromotedNetwork.module``, which regularizers call, is then a view of the
@@ -381,8 +381,8 @@ def joined(output: Tensor | Sequence[Tensor]) -> Tensor:
     if not isinstance(parts, list | tuple) or not all(isinstance(part, Tensor) for part in parts):
         got = [type(part).__name__ for part in parts] if isinstance(parts, list | tuple) else type(parts)
         raise OwlTypeError(
-            f"the network gave {got}; expected a tensor or a tuple of them; pass a function that picks them, "
-            "e.g. call=lambda network, x: network(x)[:2]"
+            f"the network returned {got}; expected a tensor or a tuple of them; pass a function that picks "
+            "them, e.g. call=lambda network, x: network(x)[:2]"
         )
     columns = [part.unsqueeze(-1) if part.dim() == 1 else part for part in parts]
     return columns[0] if len(columns) == 1 else torch.cat(columns, dim=-1)

@@ -32,14 +32,14 @@ class DQNConfig:
         epsilon: exploration at the start and in the end.
         epsilon_frames: frames from one to the other (see `EpsilonSchedule`).
         epsilon_shape: "linear" or "exponential".
-        epsilon_waits: exploration begins to fall with the first reward: before, there is nothing to exploit.
+        epsilon_waits: exploration starts to decay at the first reward: before, there is nothing to exploit.
         max_grad_norm: gradients are clipped to this norm.
         buffer_size: rows of the replay.
         rewarded_share: share of each batch drawn from rows that saw a reward; 0 draws uniformly.
         rewarded_above: rewards up to this size do not count there: an exploration bonus is on every row.
         rewarded_reach: how many steps before such a reward are drawn from.
-        hand_over: ``predict`` acts with the target's weights, and the network takes them on when the task
-            ends: the average of the last iterates holds what single iterates lose and find again.
+        hand_over: ``predict`` acts with the target's weights, and the network takes them over when the task
+            ends: the average of the last iterates is more stable than single iterates.
 
     >>> from owlrl.learners import FAST, PAPER
     >>> FAST.n_step, PAPER.batch_size
@@ -104,17 +104,17 @@ class SACConfig:
         gamma: discount of one step.
         actor_hidden: sizes of the policy's trunk.
         critic_hidden: sizes of each critic's trunk.
-        num_critics: critics in the ensemble; the least of their means is bootstrapped from.
+        num_critics: critics in the ensemble; targets use the minimum of their means.
         log_std: bounds of the policy's log standard deviation.
         log_variance: bounds of a critic's log-variance.
-        mean_loss: what a critic's mean and trunk are trained by. "likelihood" is the paper's, and pulls
-            least where it is wrong most; with "squared" errors the likelihood trains the variance's
+        mean_loss: the loss of a critic's mean and trunk. "likelihood" is the paper's, with the smallest
+            gradient where it is most wrong; with "squared" errors the likelihood trains the variance's
             outputs alone.
         update_every: frames per update, over all environments together.
         learning_starts: random frames before the first update in each environment.
         target_rate: how far the target critics move towards the critics at each update.
         hand_over: ``predict`` acts with the average of about the last tenth of the policy's iterates, and the
-            policy takes it on when the task ends: it holds what single iterates lose and find again.
+            policy takes it over when the task ends: it is more stable than single iterates.
         initial_alpha: α at the start.
         target_entropy: what α is learned for; None is −dim(A).
         buffer_size: rows of the replay.

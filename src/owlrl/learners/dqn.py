@@ -1,4 +1,4 @@
-"""A reference DQN, written as a user would write one; `DQN.describe` tells the wrapper about it."""
+"""A reference DQN, written as a user would write one; `DQN.describe` describes it to the wrapper."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class DQN(LearningLoop):
         env: a Gymnasium environment (or its id), or a vector of them, with discrete actions.
         config: settings; `FAST` by default. `PAPER` has the paper's numbers, and its network is
             ``trunk=GridConv(), feature_dim=200``.
-        trunk: a module from observations to ``feature_dim`` features; chosen by the
-            observation space if left out. It gets bytes as bytes and all other numbers as float32.
+        trunk: a module from observations to ``feature_dim`` features; by default chosen by the
+            observation space. It gets bytes as bytes and all other numbers as float32.
         feature_dim: the trunk's output size.
         head: makes heads of another kind, ``head(feature_dim, num_actions) -> nn.Module``; left out, they
             are linear, or have two streams as ``config.dueling`` says.
@@ -75,7 +75,7 @@ class DQN(LearningLoop):
 
     It explores with the last iterate, and acts (`predict`) with the average of its last iterates (the target
     network, ``config.hand_over``): on a level that is learned, single iterates flicker between solving it
-    and going in circles. When a task ends the average is handed over.
+    and walking in circles. When a task ends the network takes over the average.
     """
 
     config: DQNConfig
@@ -136,7 +136,7 @@ class DQN(LearningLoop):
     def predict(self, observation: np.ndarray) -> np.ndarray | int:
         """The greedy action of the active head, for one observation or a batch.
 
-        It is that of the averaged network where ``config.hand_over`` says so.
+        With ``config.hand_over`` it is that of the averaged network.
         """
         batch = np.asarray(observation)
         single = batch.ndim == len(self.replay.observation_shape)
@@ -145,13 +145,13 @@ class DQN(LearningLoop):
         return int(actions[0]) if single else actions
 
     def describe(self, *, init: Literal["fresh", "zero", "copy"] = "zero") -> QLearner:
-        """This agent as `OwlWrapper` sees it; ``OwlWrapper(agent)`` asks for it.
+        """This agent as described to `OwlWrapper`; ``OwlWrapper(agent)`` calls it.
 
-        Exploration and the count of random frames are per task, and the averaged network is handed over when
+        Exploration and the count of random frames are per task, and the network takes over the average when
         a task ends.
 
         Args:
-            init: how a new task's head starts, "fresh", answering "zero" or as a "copy" of the active one.
+            init: how a new task's head starts, "fresh" (random), "zero" or a "copy" of the active one.
         """
         return _DescribedDQN(self, init=init)
 
@@ -277,7 +277,7 @@ def _cast(observation: Tensor) -> Tensor:
 
 
 def _check_replay(replay: Any, config: DQNConfig) -> None:
-    """A replay sums and discounts rewards by itself; it must do so as the settings say."""
+    """The replay sums and discounts rewards; its settings must agree with the config."""
     wanted = {"n_step": config.n_step, "gamma": config.gamma}
     problems = [
         f"replay has {name} {getattr(replay, name)}, config {value}; expected the same in both"

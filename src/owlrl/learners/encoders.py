@@ -1,4 +1,4 @@
-"""Trunks: what turns observations into features."""
+"""Trunks: from observations to features."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class GridConv(nn.Module):
 
     Args:
         one_hot: cells as 0 and 1 (`one_hot_cells`) instead of the raw numbers. Levels are then learned in a
-            fraction of the frames, and more carries over to levels that were not than with `GridMLP`.
+            fraction of the frames, and there is more transfer to unseen levels than with `GridMLP`.
 
     >>> import torch
     >>> from owlrl.learners import GridConv
@@ -167,7 +167,7 @@ def default_trunk(space: Any) -> tuple[nn.Module, int]:
     """A trunk that fits an observation space, and its feature size.
 
     Vectors of floats get an MLP. Bytes (n, n, 3) are taken for a view of MiniGrid where the bounds of the
-    space say so, or where n is odd and at most 11, as its views are.
+    space fit, or where n is odd and at most 11, as its views are.
 
     >>> import gymnasium
     >>> from owlrl.learners.encoders import default_trunk

@@ -19,9 +19,9 @@ __all__ = ["GaussianActor", "GaussianCritics"]
 class GaussianActor(nn.Module):
     """A policy: a trunk, and a Gaussian for each action, squashed by tanh into the action's bounds.
 
-    A plain call gives what the output layer says of a batch, (B, 2·A): the means before the tanh,
+    A plain call returns the output layer's values for a batch, (B, 2·A): the means before the tanh,
     then the logarithms of the standard deviations, kept within ``log_std``. `greedy` and `sample` make
-    actions of it, in the environment's units.
+    actions from them, in the environment's units.
 
     Args:
         observation_size: numbers in an observation.
@@ -69,7 +69,7 @@ class GaussianActor(nn.Module):
         return mean, F.hardtanh(log_std, *self.log_std)
 
     def draw(self, observation: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """`sample` of what a call gives."""
+        """`sample` from the output of a call."""
         return self._squash(*self.moments(observation), noise)
 
     def act(self, observation: Tensor, noise: Tensor | None = None) -> Tensor:
@@ -87,7 +87,7 @@ class GaussianActor(nn.Module):
         return self._squash(mean, log_std, noise)
 
     def greedy(self, output: Tensor) -> Tensor:
-        """The actions of the means, (..., A), from what a call gave, (..., 2·A)."""
+        """The actions of the means, (..., A), from the output of a call, (..., 2·A)."""
         mean, _ = output.chunk(2, dim=-1)
         return self._scale(mean.tanh())
 

@@ -35,8 +35,8 @@ KEY = 4  # tells a learner's random numbers from those of other parts without a 
 class EpsilonSchedule:
     """ε from ``start`` to ``end`` over ``frames`` frames, linearly or exponentially.
 
-    Hand it to ``QLearner(..., per_task={"epsilon": schedule})``: each task then starts it from the beginning,
-    and a task that comes back resumes it (restarting it did worse in the paper).
+    Pass it as ``QLearner(..., per_task={"epsilon": schedule})``: each task then starts it from the beginning,
+    and a revisit resumes it (restarting it was worse in the paper).
 
     Args:
         start: ε at the first frame.
@@ -129,8 +129,8 @@ class LearningLoop(ABC):
         """Act and learn for ``frames`` frames; a later call continues where this one stopped.
 
         Args:
-            frames: over all environments together; those that a call made more than asked for, since
-                environments step together, count for the next call.
+            frames: over all environments together; extra frames, since environments step together,
+                count for the next call.
             env: learn here from now on (`set_env`).
             callback: called with the agent and this call's frames so far, after each step.
             progress_bar: show one (needs tqdm).
@@ -169,8 +169,8 @@ class LearningLoop(ABC):
     def set_env(self, env: Any) -> None:
         """Learn in ``env`` (an environment, or its id) from now on, beginning with its reset.
 
-        Another environment is another task: what was learned in the one before is handed over, and the
-        first frames are random again. (In a block of `OwlWrapper.task` the task's counts continue instead.)
+        Another environment is another task: the networks take over their averages, and the first frames
+        are random again. (In a block of `OwlWrapper.task` the task's counts continue instead.)
         """
         if env is self.env:
             return
@@ -185,7 +185,7 @@ class LearningLoop(ABC):
             self._clock += 1
 
     def hand_over(self) -> None:
-        """End the task: the networks take on their averaged weights, and the next frame starts an episode.
+        """End the task: the networks take over their averaged weights, and the next frame starts an episode.
 
         The wrapper calls it when a task's block ends. `predict` acts with the average at any time.
         """
@@ -194,7 +194,7 @@ class LearningLoop(ABC):
 
     @contextmanager
     def staying(self) -> Iterator[None]:
-        """The episode under way continues after the block, whatever happens to tasks in it."""
+        """The current episode continues after the block, whatever happens to tasks in it."""
         stepper = self._stepper
         try:
             yield
@@ -264,11 +264,11 @@ class LearningLoop(ABC):
 
     @abstractmethod
     def _take_average(self) -> None:
-        """Give the networks their averaged weights, if the settings say so."""
+        """Give the networks their averaged weights, if the config enables it."""
 
     @abstractmethod
     def _parts(self) -> dict[str, Stateful]:
-        """All that has a state beside the loop."""
+        """Everything else that has a state."""
 
     def _note(self, steps: Steps) -> None:  # noqa: B027  # there may be nothing to note
         """Take notice of a step."""
@@ -289,7 +289,7 @@ class LearningLoop(ABC):
         return state if self._stepper is None else {**state, "episode": self._stepper.state_dict()}
 
     def load_loop_state(self, state: Mapping[str, Any], *, task: bool = False) -> None:
-        """Continue from what `loop_state` gave.
+        """Continue from what `loop_state` returned.
 
         With ``task`` it is a task's state, which may be old: then counts alone are taken. Random numbers do
         not begin again, and the environment is no longer where it was.
@@ -306,7 +306,7 @@ class LearningLoop(ABC):
             self._stepper = Stepper(self.env, state=copy.deepcopy(state["episode"]))
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to continue bit for bit, but the environment itself.
+        """Everything needed to continue bit for bit, except the environment itself.
 
         To continue in the middle of an episode, put the environment back as it was, too: build the agent with
         it, or give it with `set_env` (or ``owl.task(name, env=...)``). One that was never reset starts an
@@ -319,7 +319,7 @@ class LearningLoop(ABC):
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:
-        """Continue from what ``state_dict`` gave."""
+        """Continue from what ``state_dict`` returned."""
         parts = self._parts()
         raise_problems(f"{type(self).__name__}.load_state_dict", _state_problems(parts, state_dict))
         self.replay.load_state_dict(state_dict["replay"])
@@ -360,7 +360,7 @@ class TaskLoop:
 
 
 class DescribedLoop(DescribedLearner):
-    """A described learner whose ``agent`` steps its environment by itself, so that it can be given another.
+    """A described learner whose ``agent`` steps its own environment, so that it can be given another.
 
     >>> import gymnasium
     >>> from owlrl.learners import DQN
@@ -377,7 +377,7 @@ class DescribedLoop(DescribedLearner):
         return self.agent.seed
 
     def finish_task(self) -> None:
-        """Hand over the averaged weights."""
+        """Let the networks take over their averaged weights."""
         self.agent.hand_over()
 
     def at_border(self, callback: Callable[[], None]) -> Callable[[], None]:
@@ -439,7 +439,7 @@ def _was_reset(env: Any) -> bool:
 def _state_problems(parts: Mapping[str, Stateful], state: Mapping[str, Any]) -> list[str]:
     missing = [name for name in ("loop", "replay", *parts) if name not in state]
     if missing:
-        return [f"the state has no {', '.join(missing)}; pass what state_dict() gave"]
+        return [f"the state has no {', '.join(missing)}; pass what state_dict() returned"]
     found = []
     for name, part in parts.items():
         if isinstance(part, nn.Module):

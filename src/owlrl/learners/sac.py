@@ -1,4 +1,4 @@
-"""A reference SAC with probabilistic critics; `SAC.describe` tells the wrapper about it."""
+"""A reference SAC with probabilistic critics; `SAC.describe` describes it to the wrapper."""
 
 from __future__ import annotations
 
@@ -109,13 +109,13 @@ class SAC(LearningLoop):
 
     @property
     def alpha(self) -> float:
-        """α, the price of entropy."""
+        """α, the weight of the entropy."""
         return self.log_alpha.exp().item()
 
     def predict(self, observation: np.ndarray, *, deterministic: bool = True) -> np.ndarray:
         """The policy's action for one observation or a batch; drawn from it if not ``deterministic``.
 
-        The policy is the averaged one where ``config.hand_over`` says so.
+        With ``config.hand_over`` it is the averaged policy.
         """
         batch = np.asarray(observation)
         single = batch.ndim == len(self.replay.observation_shape)
@@ -130,13 +130,13 @@ class SAC(LearningLoop):
         return actions[0] if single else actions
 
     def describe(self, *, init: Literal["fresh", "zero", "copy"] = "zero") -> ActorCriticLearner:
-        """This agent as `OwlWrapper` sees it; ``OwlWrapper(agent)`` asks for it.
+        """This agent as described to `OwlWrapper`; ``OwlWrapper(agent)`` calls it.
 
-        Temperature and the count of random frames are per task, and the averaged policy is handed over when a
+        Temperature and the count of random frames are per task, and the policy takes over the average when a
         task ends.
 
         Args:
-            init: how a new task's heads start, "fresh", answering "zero" or as a "copy" of the active ones.
+            init: how a new task's heads start, "fresh" (random), "zero" or a "copy" of the active ones.
         """
         return _DescribedSAC(self, init=init)
 
@@ -177,7 +177,7 @@ class SAC(LearningLoop):
     def _step(
         self, name: str, loss: Callable[..., tuple[Tensor, Tensor]], networks: list[Any], *inputs: Any
     ) -> tuple[float, Tensor]:
-        """One gradient step of the first network, none if the loss is not finite; what the loss gave."""
+        """One gradient step of the first network, none if the loss is not finite; the loss's outputs."""
         optimizer = self.critic_optimizer if name == "critic" else self.actor_optimizer
         if name in self._compiled:
             value, further = self._compiled[name](optimizer, networks, *inputs)
@@ -200,7 +200,7 @@ class SAC(LearningLoop):
         return {**super().loop_state(), **own}
 
     def load_loop_state(self, state: Mapping[str, Any], *, task: bool = False) -> None:
-        """Continue from what `loop_state` gave."""
+        """Continue from what `loop_state` returned."""
         if not (task and state["clock"] < self._clock):
             self._generator.set_state(torch.as_tensor(state["generator"]))
         self._average = {name: tensor.clone() for name, tensor in state["average"].items()}

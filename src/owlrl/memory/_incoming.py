@@ -101,7 +101,9 @@ def checked_rows(where: str, rows: object, known: Form | None) -> tuple[Columns,
                 f"{name} is {array.dtype} {array.shape[1:]} in each row; expected {dtype} {shape}, {source}"
             )
     if problems and known is not None:
-        problems[-1] += "; a task has one form of rows: give these to another task, or forget this one first"
+        problems[-1] += (
+            "; all rows of a task have one form: add these to another task, or forget this one first"
+        )
     raise_problems(where, problems)
     _check_values(where, columns)
     return columns, found
@@ -186,7 +188,7 @@ class Incoming:
         return of_rows + sum(len(frame) for frame, _, _ in self.last.values())
 
     def add(self, columns: Columns, quarantine: int) -> bool:
-        """Put rows into quarantine and let the oldest out of it; whether a `cut` is worth its time."""
+        """Put rows into quarantine and release the oldest; whether a `cut` is worth its time."""
         self.queue = concatenated(self.queue, columns)
         out = max(0, size(self.queue) - quarantine)
         self.released = concatenated(self.released, taken(self.queue, slice(out)))
@@ -266,7 +268,7 @@ class Incoming:
 
     @classmethod
     def from_state(cls, segment: int, state: Mapping[str, Any], form: Form | None) -> Incoming:
-        """What `state_dict` gave; an error where it is damaged."""
+        """What `state_dict` returned; an error if it is damaged."""
         made = cls(segment)
         for part in PARTS:
             if state[part] is not None:
@@ -281,7 +283,7 @@ class Incoming:
 
 
 def _restored(part: str, state: Mapping[str, Any], form: Form | None) -> Columns:
-    """Columns that `Incoming.state_dict` gave, checked as if they were given for the first time."""
+    """Columns that `Incoming.state_dict` returned, checked as if they were given for the first time."""
     if form is None:
         raise ValueError("there are rows and no form of a row")
     columns = {}
@@ -337,7 +339,7 @@ def _since(begins: np.ndarray) -> np.ndarray:
 
 
 def _bytes(array: np.ndarray) -> np.ndarray:
-    """The rows of ``array`` as bytes, (n, bytes of a row): -0.0 and 0.0 are told apart."""
+    """The rows of ``array`` as bytes, (n, bytes of a row): -0.0 and 0.0 differ."""
     flat = np.ascontiguousarray(array).reshape(len(array), math.prod(array.shape[1:]))
     return flat.view(np.uint8)
 
@@ -354,7 +356,7 @@ def number(value: Any) -> float:
     """``value`` as a float; ValueError unless it is a finite number."""
     kinds = (int, float, np.integer, np.floating)
     if isinstance(value, bool) or not isinstance(value, kinds) or not math.isfinite(value):
-        raise ValueError(f"{value!r} is no finite number")
+        raise ValueError(f"{value!r} is not a finite number")
     return float(value)
 
 

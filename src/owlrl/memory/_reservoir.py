@@ -26,7 +26,7 @@ SEGMENT_BYTES = 29 + 28  # of the table, and of what is derived from it for `Res
 
 
 def quotas(capacity: int, seen: Sequence[int] | np.ndarray) -> list[int]:
-    """Rows that each stratum may keep: its share of the capacity, and what others leave of theirs.
+    """Rows that each stratum may keep: its share of the capacity, plus what others do not use.
 
     >>> quotas(400, [50, 20, 100]), quotas(400, [500, 500, 500]), quotas(400, [70, 0, 5000])
     ([50, 20, 100], [100, 100, 200], [70, 0, 330])
@@ -223,7 +223,7 @@ class Reservoir:
             self._resize(self._used)
 
     def thin(self, capacity: int) -> bool:
-        """Keep at most ``capacity`` rows from now on; whether rows went."""
+        """Keep at most ``capacity`` rows from now on; whether rows were dropped."""
         self.capacity = capacity
         evicted = self._evict()
         self.fit()
@@ -286,7 +286,7 @@ class Reservoir:
     def from_state(
         cls, state: Mapping[str, Any], form: Form, segment: int, rng: np.random.Generator
     ) -> Reservoir:
-        """What `state_dict` gave; an error where it is damaged."""
+        """What `state_dict` returned; an error if it is damaged."""
         made = cls(naturals(state["capacity"])[0], form, rng)
         made.seen = array_of(np.array(naturals(*state["seen"])), "seen", (len(STRATA),), np.int64)
         made._threshold = array_of(state["threshold"], "threshold", (len(STRATA),), np.float64)

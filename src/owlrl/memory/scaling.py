@@ -88,7 +88,7 @@ class Scaling:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Scaling:
-        """What `state_dict` gave, as a scaling again."""
+        """What `state_dict` returned, as a scaling again."""
         return cls(**{field.name: state[field.name] for field in fields(cls)})
 
 

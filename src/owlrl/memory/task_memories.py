@@ -29,7 +29,7 @@ class TaskMemories(Mapping[str, TaskMemory]):
         segment: as in `TaskMemory`.
         quarantine: as in `TaskMemory`.
         seed: each task's memory gets a seed made of this one and the task's name; by default
-            from torch's global seed, which is read and not advanced.
+            from torch's global seed, which is read but not advanced.
 
     >>> import torch
     >>> from owlrl.memory import TaskMemories
@@ -147,7 +147,7 @@ class TaskMemories(Mapping[str, TaskMemory]):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any], /) -> None:
-        """Continue from what ``state_dict`` gave, with new `TaskMemory` objects; a wrong one changes nothing.
+        """Continue from what ``state_dict`` returned, with new memories; an invalid state changes nothing.
 
         The bounds ``rows`` and ``max_bytes`` are this object's: larger memories are thinned to them.
         """

@@ -34,7 +34,7 @@ GENERATOR = 0x6D656D  # tells the generator from others of the same seed
 
 
 def _nobody() -> None:
-    """Called at changes of a memory that is in no `TaskMemories`."""
+    """Called when a memory changes that is in no `TaskMemories`."""
 
 
 class TaskMemory:
@@ -49,7 +49,7 @@ class TaskMemory:
       ten has such a reward; a quarter;
     - ``rest``: half.
 
-    What one stratum does not need, the others use. ``weight`` of a row is (rows seen / rows kept) of its
+    The others use what one stratum does not need. ``weight`` of a row is (rows seen / rows kept) of its
     stratum, scaled to mean 1: weighted means over the memory estimate means over everything seen.
 
     Rows come in some dozens at a time, once they are out of quarantine and their segment is complete;
@@ -62,14 +62,14 @@ class TaskMemory:
     Args:
         capacity: rows kept at most.
         segment: steps of a segment at most.
-        quarantine: the newest rows that wait, and can be had back by `take_back`; may be set later.
-        seed: of the choice; by default from torch's global seed, which is read and not advanced.
+        quarantine: how many of the newest rows wait, so that `take_back` can return them; may be set later.
+        seed: of the choice; by default from torch's global seed, which is read but not advanced.
 
     Attributes:
         capacity: rows kept at most; `thin` lowers it.
         seen: rows given so far, without those taken back.
         version: changes whenever the rows that can be drawn, their numbers or their scaling change. It is
-            saved and loaded with the rows: who saves something made from them saves the version beside it.
+            saved and loaded with the rows: save it beside anything that is computed from them.
 
     >>> import torch
     >>> from owlrl.memory import TaskMemory
@@ -195,7 +195,7 @@ class TaskMemory:
             self.version += 1
 
     def settle(self) -> None:
-        """Let all rows in: the quarantine ends, open segments end. The next rows are another visit's."""
+        """Let all rows in: quarantine and open segments end. The next rows belong to another visit."""
         self._incoming.add({}, 0)
         self._let_in(close=True)
         self._incoming.last.clear()
@@ -205,14 +205,14 @@ class TaskMemory:
         self._changed()
 
     def take_back(self, count: int) -> Transitions:
-        """The newest ``count`` rows of the quarantine, oldest first, raw; the memory never saw them."""
+        """Remove and return the newest ``count`` rows of the quarantine, oldest first, raw."""
         arguments = Arguments("TaskMemory.take_back")
         count = arguments.integer("count", count)
         arguments.check()
         if count > self.quarantined:
             raise OwlValueError(
                 f"TaskMemory.take_back: count is {count}; expected at most {self.quarantined}, the rows in "
-                f"quarantine (quarantine={self._quarantine}); older ones have gone in"
+                f"quarantine (quarantine={self._quarantine}); older rows are in the memory"
             )
         columns = self._incoming.take_back(count)
         self.seen -= count
@@ -248,7 +248,7 @@ class TaskMemory:
     def gather(self, index: np.ndarray | Tensor) -> Transitions:
         """The rows with these numbers, from 0 to ``len(self) - 1``, as fresh tensors on the CPU.
 
-        Numbers are good while ``version`` is the same. Over all rows ``weight`` has mean 1.
+        Numbers are valid while ``version`` is the same. Over all rows ``weight`` has mean 1.
         """
         numbers = index.numpy(force=True) if isinstance(index, Tensor) else np.asarray(index)
         return gather_rows([self], [numbers])
@@ -339,7 +339,7 @@ class TaskMemory:
         }
 
     def load_state_dict(self, state_dict: dict[str, Any], /) -> None:
-        """Continue from what ``state_dict`` gave; what does not fit is refused, with nothing changed.
+        """Continue from what ``state_dict`` returned; what does not fit is refused, with nothing changed.
 
         ``segment`` must be the same. A saved memory with a larger capacity than this one was made with is
         thinned.
@@ -353,7 +353,7 @@ class TaskMemory:
         self._changed()
 
     def _loaded(self, state: dict[str, Any]) -> TaskMemory:
-        """A memory as ``state`` says; an error where it is damaged."""
+        """A memory from ``state``; raises if it is damaged."""
         if state["segment"] != self.segment:
             raise ValueError(f"segment is {state['segment']!r} in the state; expected {self.segment}")
         made = TaskMemory(state["capacity"], segment=self.segment, quarantine=state["quarantine"])
@@ -415,18 +415,18 @@ def to_transitions(columns: Columns, truncation_known: bool, index: np.ndarray |
 
 @contextmanager
 def refusing(where: str) -> Iterator[None]:
-    """Whatever goes wrong in the block says that a state is damaged."""
+    """Any error in the block is raised as one about a damaged state."""
     try:
         yield
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError, OwlError) as error:
         raise OwlValueError(
             f"{where}: the state does not fit or is damaged "
-            f"({type(error).__name__}: {error}); pass what state_dict() gave"
+            f"({type(error).__name__}: {error}); pass what state_dict() returned"
         ) from error
 
 
 def readable_bytes(count: int) -> str:
-    """A number of bytes as people read it: 100 bytes, 5.0 MB, 1.0 GB."""
+    """A readable number of bytes: 100 bytes, 5.0 MB, 1.0 GB."""
     if count < 1024:
         return f"{count} bytes"
     power = min((count.bit_length() - 1) // 10, 4)

@@ -1,4 +1,4 @@
-"""Guards against forgetting: penalties that grow as a network moves away from what it knew."""
+"""Protection against forgetting: penalties that grow as a network moves away from what it knew."""
 
 from owlrl.regularizers.answers import distillation_loss, output_spread
 from owlrl.regularizers.base import Regularizer

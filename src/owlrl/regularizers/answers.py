@@ -1,4 +1,4 @@
-"""What heads answered, and how far from it they are: the formulas of distillation."""
+"""Stored outputs of heads, and their distance from them: the formulas of distillation."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def answer_loss(output: Tensor, target: Tensor, factor: Tensor) -> Tensor:
 
 
 def output_spread(outputs: Tensor, *, each: bool = False) -> Tensor:
-    """The unit that drift is measured in: how far a head's outputs (N, A) are apart, (A,).
+    """The unit of drift: the spread of a head's outputs (N, A), (A,).
 
     For Q-values what chooses the action: the root mean square of ``Q(s, a) − mean_a Q(s, a)`` in a row, and
     of rows the median, since few in which an action is fatal would hide all others. For one output, and with
@@ -131,7 +131,7 @@ def fused_pull(
 
 
 def answers(name: str, network: MultiHead, head: int, inputs: tuple[Tensor, ...]) -> Tensor:
-    """What ``head`` answers, (N, A), computed in pieces and kept where the inputs are."""
+    """The outputs of ``head``, (N, A), computed in pieces on the inputs' device."""
     home = inputs[0].device
     with torch.no_grad(), eval_mode(network.module):
         pieces = [
@@ -166,7 +166,7 @@ def widened(rows: list[Tensor], value: float) -> list[Tensor]:
 def outputs_before_and_now(
     network: MultiHead, head: int, weights: Mapping[str, Tensor], inputs: tuple[Tensor, ...]
 ) -> tuple[Tensor, Tensor]:
-    """What kept weights answer, ``g_τ ∘ f_old``, and today's trunk through the same head, ``g_τ ∘ f_new``.
+    """Outputs of the kept weights, ``g_τ ∘ f_old``, and of today's trunk with the same head, ``g_τ ∘ f_new``.
 
     The equation regularizes the trunk and has one g_τ on both sides: the head gets no gradient.
     """

@@ -1,4 +1,4 @@
-"""`Regularizer`: the base of everything that guards against forgetting."""
+"""`Regularizer`: the base class of all protection against forgetting."""
 
 from __future__ import annotations
 
@@ -52,24 +52,24 @@ class Regularizer(ABC):
     """Base of all regularizers: write `remember` and `term`, and it works in `OwlWrapper`.
 
     The base knows the networks (`bind`), adds the gradient of each network's ``strength * term(name)``
-    right before an optimizer steps (`attach`), sums the terms for a loss of one's own (`penalty`),
+    right before an optimizer steps (`attach`), sums the terms for your own loss (`penalty`),
     forgets tasks and saves what was put into ``kept``.
 
-    A step pre-hook sees gradients that are complete whatever the loop does: accumulated, unscaled by a
+    A step pre-hook sees complete gradients whatever the loop does: accumulated, unscaled by a
     ``GradScaler``, zeroed in place or set to None. It comes after the learner's own gradient clipping. A
     parameter that a term does not reach keeps its gradient, or its None.
 
     Args:
         strength: factor of the term, or one per network name, e.g. ``{"actor": 10.0, "critic": 500.0}``,
-            where "critic" stands for "critic_0", "critic_1", … too; 0 leaves a network free.
+            where "critic" means "critic_0", "critic_1", … too; 0 leaves a network free.
 
     Attributes:
         kept: what is kept, by task and network name; tensors, numbers, strings, lists and dicts are saved.
-        networks: the guarded networks by name.
+        networks: the protected networks by name.
         learner: the learner that was bound, or None.
         memories: the rows of each task (a mapping of `owlrl.memory.TaskMemory`), or None.
 
-    A penalty on the distance of the trunk from where each task left it:
+    A penalty on the distance of the trunk from its weights at the end of each task:
 
     >>> import torch
     >>> from torch import nn
@@ -138,20 +138,20 @@ class Regularizer(ABC):
 
     @property
     def tasks(self) -> list[str]:
-        """The tasks of which something is kept, in the order they came."""
+        """The tasks of which something is kept, in order of arrival."""
         return list(self.kept)
 
     def bind(self, learner: OffPolicyLearner, memories: Mapping[str, Any] | None = None) -> None:
-        """Guard the networks of ``learner``; what is kept already must fit them.
+        """Protect the networks of ``learner``; what is already kept must fit them.
 
         Args:
-            learner: whose networks are guarded.
+            learner: whose networks are protected.
             memories: the rows of each task, a mapping from task to `owlrl.memory.TaskMemory`.
         """
         where, networks = f"{type(self).__name__}.bind", dict(learner.networks)
         if self._attached and any(networks.get(n) is not network for n, network in self.networks.items()):
             raise OwlStateError(
-                f"{where}: it is attached to an optimizer already; make another {type(self).__name__} for "
+                f"{where}: it is already attached to an optimizer; make another {type(self).__name__} for "
                 "another learner, or detach() this one first"
             )
         problems = self._network_problems(networks, every_name=True)
@@ -160,7 +160,7 @@ class Regularizer(ABC):
         self._changed()
 
     def forget(self, task: str) -> None:
-        """Keep nothing of ``task`` any more."""
+        """Drop everything of ``task``."""
         if task in self.kept:
             self._set_kept({other: entry for other, entry in self.kept.items() if other != task})
 
@@ -252,7 +252,7 @@ class Regularizer(ABC):
     def _parse(self, state_dict: Any) -> tuple[dict[str, dict[str, Any]], list[str]]:
         """What a state dict holds, as copies, and all that is wrong with it."""
         if not isinstance(state_dict, Mapping) or not isinstance(state_dict.get("kept"), Mapping):
-            return {}, ['state_dict has no "kept"; expected what state_dict() gave']
+            return {}, ['state_dict has no "kept"; expected what state_dict() returned']
         kept: dict[str, dict[str, Any]] = copied(state_dict["kept"])
         wrong = [task for task, entries in kept.items() if not isinstance(entries, dict)]
         if wrong:

@@ -24,7 +24,7 @@ class CombinedRegularizer(Regularizer):
     all of them as they were.
 
     Args:
-        regularizers: at least one, each another object.
+        regularizers: at least one, all different objects.
 
     >>> from owlrl.regularizers import CombinedRegularizer, DistillationRegularizer, EWCRegularizer
     >>> both = CombinedRegularizer([DistillationRegularizer(), EWCRegularizer(100.0)])
@@ -90,7 +90,7 @@ class CombinedRegularizer(Regularizer):
         return sum(found[1:], start=found[0]) if found else None
 
     def adjust(self, name: str, gradients: dict[str, Tensor]) -> dict[str, Tensor]:
-        """What the parts make of it, one after the other."""
+        """The gradients after all parts, one after the other."""
         for part in self._parts:
             gradients = {**gradients, **part.adjust(name, gradients)}
         return gradients

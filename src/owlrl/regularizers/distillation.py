@@ -1,4 +1,4 @@
-"""`DistillationRegularizer`: old heads go on answering as they did."""
+"""`DistillationRegularizer`: old heads keep their outputs."""
 
 from __future__ import annotations
 
@@ -91,10 +91,10 @@ class _Compared(NamedTuple):
 
 
 class DistillationRegularizer(Regularizer):
-    """Holds the outputs of earlier tasks' heads to their stored values.
+    """Keeps the outputs of earlier tasks' heads close to their stored values.
 
     With ``states="memory"`` the head's outputs on rows of its task are kept, and one batch of them,
-    spread evenly over earlier tasks (4 at most, chosen at random), is compared per update. The rows are
+    spread evenly over earlier tasks (16 at most, chosen at random), is compared per update. The rows are
     those of the task's memory where one is bound; used alone, up to ``memory_size`` of the inputs that
     `remember` is given are kept.
 
@@ -110,8 +110,8 @@ class DistillationRegularizer(Regularizer):
     heads that got one would jitter by the step size, which is much where Q-values are small. With a
     ``strength`` and memory, trunk and old heads both learn from the penalty.
 
-    The network is called in evaluation mode. Use either `attach`, as `OwlWrapper` does, or `penalty` in a
-    loss of one's own, with a ``strength``.
+    The network is called in evaluation mode. Use either `attach`, as `OwlWrapper` does, or `penalty` in
+    your own loss, with a ``strength``.
 
     Args:
         strength: None, or the weight of the plain penalty ``strength · mean (Q_head(s) − stored)²`` (the
@@ -171,7 +171,7 @@ class DistillationRegularizer(Regularizer):
         self._fused: dict[str, tuple[object, Fused | None]] = {}  # per network, and what it was made for
 
     def remember(self, task: str, context: Mapping[str, Consolidation]) -> None:
-        """Keep what ``task`` answers now; replaces what was kept of it."""
+        """Keep the outputs of ``task`` now; replaces what was kept of it."""
         held = self._check_context(task, context)
         if self.states == "memory":
             self._keep(task, context, {name: self._answered(task, name, c) for name, c in held.items()})
@@ -203,7 +203,7 @@ class DistillationRegularizer(Regularizer):
         return self._fused[name][1]
 
     def watch(self) -> dict[str, float]:
-        """Beside the pull, each head's drift in units of its spread, as ``drift/<network>/<task>``."""
+        """The pull, and each head's drift in units of its spread as ``drift/<network>/<task>``."""
         drift = {
             f"drift/{name}/{task}": value for name, of in self._drift.items() for task, value in of.items()
         }

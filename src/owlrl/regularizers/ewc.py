@@ -1,4 +1,4 @@
-"""`EWCRegularizer`: what mattered for earlier tasks is held where it was."""
+"""`EWCRegularizer`: weights that matter for earlier tasks stay near their old values."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def merge_terms(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """One quadratic for many: ``Σ_t F_t (θ − θ*_t)² = A (θ − m)² + c``, all of the parameter's shape.
 
-    ``A = Σ F_t`` and ``m = Σ F_t θ*_t / Σ F_t`` (0 where nothing matters). Terms are taken in one
-    after the other, by the weighted-mean update: nothing large is subtracted from something large.
+    ``A = Σ F_t`` and ``m = Σ F_t θ*_t / Σ F_t`` (0 where nothing matters). Terms are added one
+    by one with the weighted-mean update: nothing large is subtracted from something large.
 
     Args:
         terms: importance F_t and anchor θ*_t of each task, at least one.
@@ -100,7 +100,7 @@ class EWCRegularizer(Regularizer):
     one quadratic for use, so an update costs the same after one task and after a hundred. A task
     that is remembered again replaces its own term. Idle heads never receive a gradient.
 
-    Use either `penalty` in a loss of one's own or `attach` for a loop one cannot change: the
+    Use either `penalty` in your own loss or `attach` for a loop that you cannot change: the
     hook adds the same gradient in closed form right before the step, hence after the
     learner's own gradient clipping. Running statistics (BatchNorm) are not protected.
 
@@ -186,7 +186,7 @@ class EWCRegularizer(Regularizer):
         return total
 
     def fused(self, optimizer: Optimizer, parameters: Sequence[nn.Parameter]) -> Fused | None:
-        """The closed form of `_pull`; not where all gradients are clipped afterwards."""
+        """The closed form of ``_pull``; not where all gradients are clipped afterwards."""
         name = self._only_network(optimizer)
         if name is None or name not in self._merged or self.max_grad_norm is not None:
             return None

@@ -70,8 +70,8 @@ def _nonnegative_minimum(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 class GEMRegularizer(Regularizer):
     """Gradient episodic memory: the learner's gradient is projected so that no earlier task gets worse.
 
-    What "worse" means is a loss on rows of each earlier task: the squared distance of its head's answers
-    from those it gave when the task ended, or a ``loss`` with the rows' targets, e.g.
+    "Worse" is measured by a loss on rows of each earlier task: the squared distance of its head's outputs
+    from those at the end of the task, or a ``loss`` with the rows' targets, e.g.
     ``torch.nn.functional.cross_entropy`` for a classifier. Rows come from the task's memory where one is
     bound; used alone, or with a ``loss``, up to ``memory_size`` of the rows given to `remember` are kept.
 
@@ -122,7 +122,7 @@ class GEMRegularizer(Regularizer):
         self._inputs: dict[tuple[str, str], tuple[int, tuple[Tensor, ...]]] = {}  # of the memory's rows
 
     def remember(self, task: str, context: Mapping[str, Consolidation]) -> None:
-        """Keep the head's answers, or the targets, on rows of ``task``."""
+        """Keep the head's outputs, or the targets, on rows of ``task``."""
         held = self._check_context(task, context)
         self._keep(task, held, {name: self._entry(task, name, c) for name, c in held.items()})
 
@@ -163,7 +163,7 @@ class GEMRegularizer(Regularizer):
         return {"head": c.head, "stored": stored, "inputs": list(inputs)}
 
     def _answered(self, task: str, name: str, network: MultiHead, head: int) -> dict[str, Any]:
-        """The answers on rows of the task's memory, which stay where they are."""
+        """The outputs on rows of the task's memory, which stay where they are."""
         version, inputs = self._remembered(task, name)
         return {"head": head, "stored": answers(name, network, head, inputs), "version": version}
 

@@ -75,7 +75,7 @@ class RingOptions(TypedDict, total=False):
 
 
 class RingReplay(ABC):
-    """A replay on preallocated rings; subclasses say what happens between tasks.
+    """A replay on preallocated rings; subclasses define what happens between tasks.
 
     >>> from owlrl.replay import SharedReplay
     >>> from owlrl.replay.base import RingReplay
@@ -136,7 +136,7 @@ class RingReplay(ABC):
 
     @classmethod
     def for_env(cls, env: Any, capacity: int, **options: Any) -> Self:
-        """A replay for what ``env`` shows and takes.
+        """A replay for the observations and actions of ``env``.
 
         Args:
             env: a Gymnasium environment, or a vector of them.
@@ -255,10 +255,10 @@ n_step=1, warm_start=50000, stored={})
         """Store one transition of one environment.
 
         Args:
-            observation: what was seen; if it is the last ``next_observation``, it is not stored again.
-            action: what was done.
+            observation: the observation; not stored again if it equals the last ``next_observation``.
+            action: the action.
             reward: a finite number.
-            next_observation: what was seen then; at an episode's end its final observation,
+            next_observation: the following observation; at an episode's end its final observation,
                 not the first one of the next episode.
             terminated: true if the environment itself ended the episode: nothing is
                 bootstrapped from ``next_observation``.
@@ -324,13 +324,13 @@ n_step=1, warm_start=50000, stored={})
 
     def _checked_size(self, batch_size: object) -> int:
         arguments = Arguments(f"{type(self).__name__}.sample")
-        size: int = arguments.integer("the number of rows asked for", batch_size)
+        size: int = arguments.integer("the number of rows requested", batch_size)
         arguments.check()
         if len(self) < size:
             of_task = "" if self._task is None else f" of task {self._task!r}"
             raise OwlStateError(
-                f"{arguments.where}: {size} rows{of_task} were asked for and there are {len(self)}; "
-                "add more first, or ask for fewer"
+                f"{arguments.where}: {size} rows{of_task} were requested, but there are only {len(self)}; "
+                "add more first, or request fewer"
             )
         return size
 
@@ -339,7 +339,7 @@ n_step=1, warm_start=50000, stored={})
         return self._store, self._task, 0
 
     def take_back(self, rows: Transitions) -> Transitions:
-        """Take the newest rows out again, those of which ``rows`` are copies; for `put` in another task."""
+        """Remove the newest rows, those of which ``rows`` are copies; for `put` in another task."""
         env = np.zeros(len(rows), np.int64) if rows.env is None else rows.env.numpy(force=True)
         gone = self._store.ring.rewind(np.bincount(env, minlength=self.num_envs))
         self._store.draw.changed(np.zeros(0, np.int64), gone)
@@ -347,7 +347,7 @@ n_step=1, warm_start=50000, stored={})
         return rows
 
     def put(self, rows: Transitions) -> None:
-        """Store rows that `take_back` gave; they are not new."""
+        """Store rows that `take_back` returned; they are not new."""
         names = ("observation", "action", "reward", "next_observation", "terminated", "truncated")
         columns = {name: as_array(getattr(rows, name)) for name in names}
         env = np.zeros(len(rows), np.int64) if rows.env is None else as_array(rows.env)
@@ -361,9 +361,9 @@ n_step=1, warm_start=50000, stored={})
         self._look()
 
     def update_priorities(self, index: np.ndarray, priorities: object) -> None:
-        """Tell the sampler how wrong rows were, e.g. ``update_priorities(t.index, td_error.abs())``.
+        """Set the priorities of rows, e.g. ``update_priorities(t.index, td_error.abs())``.
 
-        Only `PrioritizedSampler` listens. Rows overwritten since they were drawn may be among them.
+        Only `PrioritizedSampler` uses them. Rows overwritten since they were drawn may be among them.
 
         Args:
             index: (B,) the ``index`` of a sample.
@@ -419,7 +419,7 @@ n_step=1, warm_start=50000, stored={})
         return state if self._task is None else {**state, "task": self._task}
 
     def load_state_dict(self, state_dict: dict[str, Any], /) -> None:
-        """Continue from what ``state_dict`` gave; what does not fit is refused, with nothing changed."""
+        """Continue from what ``state_dict`` returned; what does not fit is refused, with nothing changed."""
         where = f"{type(self).__name__}.load_state_dict"
         problems = []
         try:
@@ -444,7 +444,7 @@ n_step=1, warm_start=50000, stored={})
                 self._looked_at, self._added_before = self._looked_at - frames, self._added_before - rows
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             problems.append(
-                f"the state is damaged ({type(error).__name__}: {error}); pass what state_dict() gave"
+                f"the state is damaged ({type(error).__name__}: {error}); pass what state_dict() returned"
             )
         raise_problems(where, problems)
 

@@ -144,7 +144,7 @@ class FrameRing:
         return self._span
 
     def close(self) -> None:
-        """Let no later transition continue what is stored: a new episode starts in every lane."""
+        """End all episodes: the next transition starts a new one in every lane."""
         self._open[:] = False
 
     def rewind(self, counts: np.ndarray) -> np.ndarray:
@@ -255,7 +255,7 @@ class FrameRing:
         return np.flatnonzero(np.arange(longest)[:, None] < used)
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Hold exactly the frames that `newest` or `state_dict` gave."""
+        """Hold exactly the frames that `newest` or `state_dict` returned."""
         self.clear()
         rows = self._places(state["used"], len(state["live"]))
         for name in FRAMES:

@@ -78,7 +78,7 @@ class Sampler(Protocol):
 
 
 class UniformSampler:
-    """Every row is as likely as any other.
+    """Every row is equally likely.
 
     >>> from owlrl.replay import UniformSampler
     >>> UniformSampler()
@@ -231,7 +231,7 @@ class SumTree:
     def find(self, mass: np.ndarray) -> np.ndarray:
         """The leaf at which the running sum of weights first exceeds ``mass`` (B,), 0 <= mass < total.
 
-        Rounding may leave a hair more mass than a node has; it is cut, so that no step leads
+        Rounding may leave slightly more mass than a node has; it is cut, so that no step leads
         past the node's last weight: a leaf without weight is never found.
         """
         sums = self.levels[-1][0].cumsum()
@@ -255,11 +255,11 @@ class RewardBalancedSampler:
     reward, good or bad; the draw then steps back by 0 to ``reach`` - 1 steps within the episode, so that
     the way to the reward is drawn, too. The rewarded rows come first in the batch.
 
-    The batch is biased on purpose, without weights, which would make the rewards rare again. Values learned
-    for deterministic tasks do not suffer; where outcomes are random, rewarded outcomes are overrated.
+    The batch is biased on purpose, without weights, which would make the rewards rare again. Values
+    learned for deterministic tasks do not suffer; where outcomes are random, rewarded outcomes are overrated.
 
     Args:
-        fraction: share of the batch, on average where ``fraction * batch_size`` is no whole number.
+        fraction: share of the batch, on average where ``fraction * batch_size`` is not a whole number.
         above: rewards up to this size are not counted: an exploration bonus is on every row.
         reach: how far before a reward rows are drawn; None for the replay's ``n_step``. A longer reach
             teaches the way after a single success.

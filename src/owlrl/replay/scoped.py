@@ -15,7 +15,7 @@ __all__ = ["RehearsalReplay", "SharedReplay", "TaskScopedReplay"]
 
 
 class TaskScopedReplay(RingReplay):
-    """Rows of the current task only; each task finds its last rows again when it comes back.
+    """Rows of the current task only; on a revisit a task gets back its newest rows.
 
     `begin_task` empties the replay and refills it with what `end_task` stored when that task
     was last left: its newest ``warm_start`` rows (paper, Algorithm 1 and its warm start). A
@@ -26,20 +26,20 @@ class TaskScopedReplay(RingReplay):
     Every observation is stored once, in its own dtype, in a ring allocated once: a row's next
     observation is the next row's observation. An episode's end takes one extra row for its
     final observation, so a full replay holds ``capacity`` rows less one per stored episode.
-    Terminated and truncated are different things: `owlrl.types.Transitions` bootstraps from a
+    Terminated and truncated are distinguished: `owlrl.types.Transitions` bootstraps from a
     truncated row. n-step sums stay inside one episode and end at the newest row, where
     ``discount`` is gamma to the number of steps that were summed.
 
     Args:
         capacity: rows over all environments, rounded down to a multiple of ``num_envs``.
-        observation_space: anything with ``shape`` and ``dtype``; or give both by themselves:
+        observation_space: anything with ``shape`` and ``dtype``; or pass both separately:
         observation_shape: shape of one observation.
         observation_dtype: dtype in which observations are stored and returned.
-        action_space: anything with ``shape`` and ``dtype``; or give both by themselves:
+        action_space: anything with ``shape`` and ``dtype``; or pass both separately:
         action_shape: shape of one action; () for a discrete one.
         action_dtype: dtype in which actions are stored; samples hold int64 or float32.
         num_envs: environments that run side by side, for `add_batch`.
-        warm_start: rows kept of each task for its return; 0 keeps none.
+        warm_start: rows kept of each task for a revisit; 0 keeps none.
         sampler: `UniformSampler` (the default), `PrioritizedSampler` or `RewardBalancedSampler`.
             Refilled rows count as new to it.
         n_step: rewards summed per row.
@@ -74,7 +74,7 @@ class TaskScopedReplay(RingReplay):
 
     @property
     def stored(self) -> dict[str, int]:
-        """How many rows each task that was left will start from when it comes back."""
+        """How many rows each earlier task will start from on a revisit."""
         return {task: int(frames["live"].sum()) for task, frames in self._stored.items()}
 
     @property
@@ -151,9 +151,9 @@ class RehearsalReplay(RingReplay):
     """A ring for each task, all kept; a batch comes from one task: the paper's Full Rehearsal.
 
     With probability ``current`` that is the current task, otherwise an earlier one drawn
-    uniformly; ``Transitions.task`` tells which. Arguments and methods are those of
+    uniformly; ``Transitions.task`` names it. Arguments and methods are those of
     `TaskScopedReplay`, with ``current`` instead of ``warm_start``; there is a ring of
-    ``capacity`` rows per task, whose memory the system hands out as it fills. ``len`` and
+    ``capacity`` rows per task, whose memory is allocated as it fills. ``len`` and
     `clear` are about the current task. Earlier tasks with fewer rows than a batch
     are left out of the draw. Rows added before the first `begin_task` go with it. A loop that uses
     it must train the head of ``batch.task``, not the active one (`owlrl.learners.DQN.head_of`).

@@ -1,6 +1,6 @@
 """Selection: which head acts when the task is unknown.
 
-A selector takes one loss per head and step and says which head acts next. The losses come
+A selector takes one loss per head and step and chooses the head that acts next. The losses come
 from `owlrl.evidence`.
 """
 

@@ -1,4 +1,4 @@
-"""`Selector`: the base of all selectors, also of a user's: several episodes, held draws, checks, saving."""
+"""`Selector`: the base class of all selectors, also of yours: episodes, held draws, checks, saving."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ DROP = 0.5
 
 
 class Selector(ABC):
-    """Draws the head that acts; subclasses say how likely each is after what was seen.
+    """Draws the head that acts; subclasses define the probability of each.
 
-    An episode has a score for each head, (n,), 0 at its start. A subclass writes `learn`, which gives the
+    An episode has a score for each head, (n,), 0 at its start. A subclass writes `learn`, which returns the
     scores after a step, and may write `chances`, which turns scores into probabilities (softmax if it does
-    not), `look` and `start`. The rest is done here: one episode or E side by side, masks, draws, how long
-    a head is held, checks of all that comes in, saving and loading. A subclass with an ``__init__`` calls
+    not), `look` and `start`. This class does the rest: one episode or E side by side, masks, draws, how long
+    a head is held, checks of arguments, saving and loading. A subclass with an ``__init__`` calls
     ``super().__init__(hold=..., seed=...)`` in it.
 
     Args:
@@ -141,7 +141,7 @@ class Selector(ABC):
         return self._shaped(self._arms)
 
     def update(self, losses: npt.ArrayLike, *, mask: npt.ArrayLike | None = None) -> None:
-        """Take in one loss per head, lower is better: (n,) or (E, n); ``mask`` (E,) marks some episodes."""
+        """Update with a loss per head, lower is better: (n,) or (E, n); ``mask`` (E,) marks some episodes."""
         self._require_reset("update")
         if mask is not None:
             raise_problems(f"{type(self).__name__}.update", _mask_problems(mask, self._num_episodes))
@@ -149,7 +149,7 @@ class Selector(ABC):
         self._learn(self._checked("update", "losses", losses, rows), rows)
 
     def observe_values(self, values: npt.ArrayLike) -> None:
-        """Take in the greedy value of each head at the current observation: (n,) or (E, n)."""
+        """Update with the greedy value of each head at the current observation: (n,) or (E, n)."""
         self._require_reset("observe_values")
         self._look(self._checked("observe_values", "values", values, slice(None)))
         self._seen[:] = True
@@ -178,7 +178,7 @@ class Selector(ABC):
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:
-        """Continue from what ``state_dict`` gave, draws included; a wrong one changes nothing."""
+        """Continue from what ``state_dict`` returned, draws included; an invalid one changes nothing."""
         where = f"{type(self).__name__}.load_state_dict"
         raise_problems(where, [f"{key} is missing" for key in self.state_dict() if key not in state_dict])
         arguments = Arguments(where)
@@ -232,7 +232,7 @@ class Selector(ABC):
                 found[~self._seen] = 1.0 / self._num_heads
             if not (found >= 0.0).all() or not np.allclose(found.sum(axis=-1), 1.0, rtol=0.0, atol=1e-6):
                 raise OwlValueError(
-                    f"{type(self).__name__}.chances gave {found}; expected probabilities, which sum to 1"
+                    f"{type(self).__name__}.chances returned {found}; expected probabilities, which sum to 1"
                 )
             self._known = found
         return self._known
@@ -240,7 +240,7 @@ class Selector(ABC):
     def _moved(self, name: str, core: Callable[..., FloatArray], *arrays: npt.NDArray[Any]) -> FloatArray:
         scores = self._each(name, core, *arrays)
         if not np.isfinite(scores).all():
-            raise NonFiniteError(f"{type(self).__name__}.{name} gave scores that are not finite")
+            raise NonFiniteError(f"{type(self).__name__}.{name} returned scores that are not finite")
         return scores
 
     def _each(self, name: str, core: Callable[..., FloatArray], *arrays: npt.NDArray[Any]) -> FloatArray:
@@ -251,7 +251,7 @@ class Selector(ABC):
             found = np.array([core(*rows) for rows in zip(*(a.copy() for a in arrays), strict=True)])
         if np.shape(found) != arrays[0].shape and len(arrays[0]):
             raise OwlValueError(
-                f"{type(self).__name__}.{name} gave shape {np.shape(found)[1:]}; expected "
+                f"{type(self).__name__}.{name} returned shape {np.shape(found)[1:]}; expected "
                 f"({self._num_heads},), one number per head"
             )
         return np.array(found, dtype=np.float64).reshape(arrays[0].shape)

@@ -13,11 +13,11 @@ __all__ = ["MaxQSelector", "OracleSelector", "UniformSelector"]
 
 
 class OracleSelector(Selector):
-    """Always the head it was given: the upper bound of what selection can reach.
+    """Always the given head: the upper bound for selection.
 
     Args:
-        head: the arm, or an array (E,) with the arm of each of E episodes. It counts among the
-            heads that can be chosen from, in the order the policy offers them.
+        head: the arm, or an array (E,) with the arm of each of E episodes: an index into the
+            heads that can be chosen from, in the policy's order.
 
     >>> import numpy as np
     >>> from owlrl.selection import OracleSelector
@@ -43,7 +43,7 @@ class OracleSelector(Selector):
         return scores
 
     def chances(self, scores: FloatArray) -> FloatArray:
-        """1 for the head it was given."""
+        """1 for the given head."""
         return _one_hot(np.broadcast_to(self._heads, len(scores)), scores.shape[1])
 
     def __repr__(self) -> str:
@@ -61,7 +61,7 @@ class OracleSelector(Selector):
 
 
 class UniformSelector(Selector):
-    """A random head at every step, whatever the losses say: the lower bound.
+    """A random head at every step, whatever the losses: the lower bound.
 
     Args:
         hold: a drawn head is kept for this many calls of ``select``.
@@ -92,7 +92,7 @@ class UniformSelector(Selector):
 
 
 class MaxQSelector(Selector):
-    """The head that promises most: the largest ``max_a Q(s, a)`` at the current observation.
+    """The head with the largest ``max_a Q(s, a)`` at the current observation.
 
     The values come by `observe_values`, which the policy calls before every ``select`` because
     ``needs_values`` is true. Losses are checked and not used. Of equal heads the first is chosen.

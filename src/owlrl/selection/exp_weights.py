@@ -1,4 +1,4 @@
-"""Exponential weights over heads: what the paper selects with, and what does better."""
+"""Exponential weights over heads: the paper's selector, and a better one."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ _LIMIT = 1e300  # keeps sums of two log-weights inside float64
 
 
 class ExpWeightsSelector(Selector):
-    """Draws a head with probability ∝ exp ℓ and moves ℓ by what each head's loss says.
+    """Draws a head with probability ∝ exp ℓ and updates ℓ by each head's loss.
 
     Three updates, each a pure function: ``"hedge"`` (`hedge_update`: every head learns from every
     step), ``"paper"`` (`paper_update`, Eq. 2: only the drawn head does) and ``"released"``
     (`released_update`, what the published code does). Log-weights are float64: probabilities
-    are finite and sum to 1 whatever finite losses come. NaN and infinities are refused.
+    are finite and sum to 1 for any finite losses. NaN and infinities are refused.
 
-    What the losses are is not decided here but by the evidence, e.g. `TDErrorEvidence`. They are
+    The losses come from the evidence, e.g. `TDErrorEvidence`. They are
     meant to be non-negative. Below zero, ``"hedge"`` with ``relative=False`` sees differences
     only, with ``relative=True`` it divides by the largest magnitude, and the other two take
     such a loss for a perfect one.
 
-    The defaults did best, or as well as the best, over 20 seeds of six kinds of simulated look-alike
-    tasks at low noise; ``docs/results/selection.md`` has the table and says how it came about.
+    The defaults were best, or as good as the best, over 20 seeds of six kinds of simulated look-alike
+    tasks at low noise; ``docs/results/selection.md`` has the table.
 
     Args:
         eta: step size η; the paper's 0.88 for DQN.
@@ -56,12 +56,12 @@ class ExpWeightsSelector(Selector):
             None: 1 for hedge and paper, 0.9 for released.
         variant: which update.
         floor: smallest probability of any head, mixed in as ``(1 − n·floor)·p + floor``. Of a
-            floor above 1/(2n) only that much is used, so that evidence keeps half of the say.
-        share: fixed share, in [0, 1): the part of the weight dealt out evenly after each step
-            (`fixed_share`), so that no head is ruled out for good and a task that changes in
+            floor above 1/(2n) only that much is used, so that evidence keeps half of the weight.
+        share: fixed share, in [0, 1): the part of the weight spread evenly after each step
+            (`fixed_share`), so that no head is ruled out forever and a task that changes in
             the middle of an episode is followed. None: 0.001 for hedge, 0 for the others.
-        hold: a drawn head is kept for this many calls of ``select``, so that it can get
-            somewhere, unless it has become half as likely as it was when it was drawn.
+        hold: a drawn head is kept for this many calls of ``select``, to give it time,
+            unless it has become half as likely as it was when it was drawn.
             None: 8 for hedge, 1 for the others.
         relative: hedge only: divide the losses of each step by their largest (`relative_losses`);
             for losses of unknown size, such as those of ``TDErrorEvidence(calibrated=False)``.
@@ -151,7 +151,7 @@ def relative_losses(losses: FloatArray) -> FloatArray:
 def score(losses: FloatArray) -> FloatArray:
     """The paper's feedback, higher is better: ``min(1 / loss, 50)`` (Algorithm 2); any shape.
 
-    A loss of zero, or below it, cannot be told from a perfect one and scores 50.
+    A loss of zero or less counts as perfect and scores 50.
 
     >>> import numpy as np
     >>> from owlrl.selection import score

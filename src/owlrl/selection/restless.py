@@ -28,10 +28,10 @@ _OWN = {
 class RestlessSelector(Selector):
     """Another selector, with a detour whenever the head it chose makes no progress.
 
-    On the way to a goal a head's value rises. One that has been led off its way by a wrong head may go in
-    circles instead, though it is the right one by all evidence. So when the value of the chosen head has
+    On the way to a goal a head's value rises. After a wrong head has acted, the right head may be in unknown
+    states and walk in circles, although all evidence favours it. So when the value of the chosen head has
     not reached a new high for ``patience`` steps, a head drawn from the others acts for ``detour`` steps;
-    then the chosen one continues, from another place. Meant for goals that are to be reached: where rewards
+    then the chosen one continues, from another place. Meant for goals that have to be reached: where rewards
     come all the time, a value that no longer rises may be the best there is.
 
     Args:
@@ -87,17 +87,17 @@ class RestlessSelector(Selector):
         self.selector.reset(num_heads, num_episodes=num_episodes, mask=marked)
 
     def learn(self, scores: FloatArray, losses: FloatArray, arm: Any) -> FloatArray:
-        """The other selector learns; there are no scores here."""
+        """The other selector learns; this one has no scores."""
         return scores
 
     def observe_values(self, values: npt.ArrayLike) -> None:
-        """Take in the greedy value of each head at the current observation: (n,) or (E, n)."""
+        """Update with the greedy value of each head at the current observation: (n,) or (E, n)."""
         super().observe_values(values)
         if self.selector.needs_values:
             self.selector.observe_values(np.asarray(values))
 
     def select(self) -> int | IntArray:
-        """The head to act with now: the other selector's, or a guest's."""
+        """The head to act with now: the other selector's, or the one of a detour."""
         self._require_values()
         chosen = np.atleast_1d(np.asarray(self.selector.select()))
         here = self._away == 0
@@ -127,7 +127,7 @@ class RestlessSelector(Selector):
         return {**super().state_dict(), **own, "selector": self.selector.state_dict()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:
-        """Continue from what ``state_dict`` gave, the other selector too."""
+        """Continue from what ``state_dict`` returned, the other selector too."""
         where = "RestlessSelector.load_state_dict"
         raise_problems(where, [f"{key} is missing" for key in self.state_dict() if key not in state_dict])
         heads, episodes = state_dict["num_heads"], state_dict["num_episodes"]
@@ -137,7 +137,7 @@ class RestlessSelector(Selector):
         if odd := [name for name, array in own.items() if array.size != sizes[name]]:
             raise OwlValueError(
                 f"{where}: {', '.join(odd)} do not fit {count} episodes and {heads} heads; pass what "
-                "state_dict() gave"
+                "state_dict() returned"
             )
         own["values"] = own["values"].reshape(count, heads)
         before = super().state_dict()

@@ -122,7 +122,7 @@ def test_a_second_wrap_leaves_the_first_one_working(kind):
     with owl.task("a"):
         model.learn(25)
     before = picture(model)
-    with pytest.raises(OwlValueError, match=r"heads already; unwrap\(\)"):
+    with pytest.raises(OwlValueError, match=r"already has heads; unwrap\(\)"):
         OwlWrapper(model)
     assert picture(model) == before
     with owl.task("b", env=other_env(model)):

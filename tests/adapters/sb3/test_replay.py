@@ -49,7 +49,7 @@ def in_time(buffer, name):
     return np.roll(column, -buffer.pos, axis=0) if buffer.full else column[: buffer.pos]
 
 
-@pytest.mark.filterwarnings("ignore:SB3Replay. the buffer of .* steps was written from end to end")
+@pytest.mark.filterwarnings("ignore:SB3Replay. the buffer of .* steps was overwritten")
 @pytest.mark.parametrize("n_envs", [1, 2])
 @pytest.mark.parametrize("buffer_size", [40, 1_000])
 def test_a_task_starts_with_its_own_last_rows(n_envs, buffer_size):
@@ -85,7 +85,7 @@ def test_nothing_is_kept_without_warm_start():
         model.learn(10)
 
 
-@pytest.mark.filterwarnings("ignore:SB3Replay. the buffer of 25 steps was written from end to end")
+@pytest.mark.filterwarnings("ignore:SB3Replay. the buffer of 25 steps was overwritten")
 def test_memory_optimised_buffer_keeps_following_observations():
     model = dqn(
         optimize_memory_usage=True,
@@ -348,7 +348,7 @@ def test_a_lap_between_two_looks_is_counted(optimize):
         assert (len(found), owl.replay.overruns) == (12, 0)
         assert np.array_equal(found.reward[-7:], model.replay_buffer.rewards[:7, 0])
         model.learn(31, reset_num_timesteps=False)
-        with pytest.warns(UserWarning, match="from end to end between two looks"):
+        with pytest.warns(UserWarning, match="overwritten between two looks"):
             found = look(owl)
         assert (len(found), owl.replay.overruns) == (20 - optimize, 1)
         model.learn(31, reset_num_timesteps=False)

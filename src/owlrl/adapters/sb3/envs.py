@@ -1,4 +1,4 @@
-"""Environments of a Stable-Baselines3 model: one per task, looked at before they are used."""
+"""Environments of a Stable-Baselines3 model: one per task, checked before use."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class _Known(NamedTuple):
 
 
 class TaskEnvs:
-    """Which environment each task is trained in; a task that comes back finds its own again.
+    """Which environment each task is trained in; a revisited task gets its own back.
 
     It comes with the task (`offer`), or by the model's own ``set_env`` before or inside the task's block.
 
@@ -90,7 +90,7 @@ class TaskEnvs:
         return actions
 
     def stay(self, task: str) -> bool:
-        """``task`` begins inside ``learn``, in the environment that is there; no other can be had."""
+        """``task`` begins inside ``learn``, in the current environment; it cannot be changed there."""
         assert self.model.env is not None
         if self._offered is not None and self._offered is not self.model.env:
             self.withdraw()
@@ -110,7 +110,7 @@ class TaskEnvs:
         self._open = None
 
     def forget(self, task: str) -> None:
-        """Know nothing of ``task`` any more."""
+        """Drop everything about ``task``."""
         self._of_task.pop(task, None)
         self._known.pop(task, None)
 
@@ -131,7 +131,7 @@ class TaskEnvs:
         return {task: [known.place, known.actions] for task, known in self._known.items()}
 
     def load_state_dict(self, state_dict: dict[str, Any], /) -> None:
-        """Continue from what ``state_dict`` gave; each task brings its environment at its next visit."""
+        """Continue from what ``state_dict`` returned; each task brings its environment at its next visit."""
         self._known = {task: _Known(*pair) for task, pair in state_dict.items()}
         self._of_task, self._open = {}, None
 
@@ -186,7 +186,7 @@ class TaskEnvs:
         if env.observation_space != model.observation_space:
             found.append(
                 f"its observations are {env.observation_space}, the model's {model.observation_space}; tasks "
-                "share a trunk, so bring all to one space with a wrapper"
+                "share a trunk, so give all tasks one space with a wrapper"
             )
         if env.action_space == model.action_space:
             return found
@@ -276,7 +276,7 @@ class VectorEnvView:
 
     @contextmanager
     def _frozen(self) -> Iterator[None]:
-        """Learn no statistics: what is looked at must not change what is learned."""
+        """Learn no statistics: evaluation must not change what is learned."""
         normalize = unwrap_vec_normalize(self.env)
         learns = normalize is not None and normalize.training
         try:

@@ -1,4 +1,4 @@
-"""Stable-Baselines3: `SB3Learner` tells `OwlWrapper` all it needs to know of a live model."""
+"""`SB3Learner`: describes a Stable-Baselines3 model to `OwlWrapper`."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ __all__ = ["SB3Learner", "adapt", "adapt_env"]
 
 
 class SB3Learner:
-    """A live DQN, QR-DQN, SAC, TD3 or DDPG of Stable-Baselines3, as `owlrl.protocols.OffPolicyLearner`.
+    """A DQN, QR-DQN, SAC, TD3 or DDPG of Stable-Baselines3 as an `owlrl.protocols.OffPolicyLearner`.
 
-    ``OwlWrapper(model)`` makes one by itself; make it yourself to change its settings. The
+    ``OwlWrapper(model)`` makes one; make it yourself to change its settings. The
     model's own ``learn`` trains it, inside ``with owl.task(name, env=env):``. Its networks are
     called with observations as its training environment gives them, as ``model.predict`` is.
 
     Args:
         model: the model, built with an environment.
-        warm_start: rows kept of each task for its return; 0 keeps none.
-        init: how a new task's head starts: answering "zero", "fresh" or as a "copy" of the active one.
-        layers: names of the output layers, where they are not found by themselves: a list for a
+        warm_start: rows kept of each task for a revisit; 0 keeps none.
+        init: how a new task's head starts: "zero", "fresh" (random) or a "copy" of the active one.
+        layers: names of the output layers, if they are not found automatically: a list for a
             Q-network, a dict of "actor" and "critic" otherwise.
 
     >>> from stable_baselines3 import DQN
@@ -125,7 +125,7 @@ class SB3Learner:
 
     @property
     def schedule_steps(self) -> int | None:
-        """A task's own steps over which exploration and step size run; None for those of ``learn``."""
+        """A task's steps over which exploration and step size are scheduled; None for those of ``learn``."""
         return self._state.schedule_steps
 
     @schedule_steps.setter
@@ -180,15 +180,15 @@ class SB3Learner:
         return Scaling(**made)
 
     def finish_task(self) -> None:
-        """Nothing is handed over; refused while ``learn`` is in the middle of a rollout or an update."""
+        """Does nothing; refused while ``learn`` is in the middle of a rollout or an update."""
         self._rollouts.refuse("leave a task")
 
     def trial(self, row: Transitions | None = None) -> list[str]:
-        """Run one row through all that is needed later, and say what fails."""
+        """Run one row through all that is needed later, and return what fails."""
         return self._inner.trial(row)
 
     def problems(self) -> list[str]:
-        """Everything wrong that can be seen before anything is changed."""
+        """All problems that can be found before anything is changed."""
         found = [] if self.model.env is not None else ["the model has no environment; model.set_env(env)"]
         wrong = [*found, *self._wrong_arguments, *self._buffer_problems()]
         # what needs rows has been reported; the rest can be checked without them
@@ -202,7 +202,7 @@ class SB3Learner:
         self._state.close()
 
     def unbind(self, head: int) -> None:
-        """Give the model back with ``head`` as its only one and its own settings."""
+        """Make the model plain again, with ``head`` as its only one and its own settings."""
         actions = self._actions_of(head)
         self._rollouts.refuse("unwrap a model")
         self._inner.unbind(head)
@@ -258,7 +258,7 @@ class SB3Learner:
         return self._inner.td_errors(transitions, heads)
 
     def consolidation(self, rows: Transitions) -> Mapping[str, Consolidation]:
-        """What a regularizer may look at, per network."""
+        """What a regularizer is given, per network."""
         return self._inner.consolidation(rows)
 
     def __repr__(self) -> str:
@@ -411,6 +411,6 @@ def _supported(model: object) -> Any:
             f"task with; {instead}"
         )
     raise OwlTypeError(
-        f"OwlWrapper: {kind} is not among the models that are known; expected a DQN, QRDQN, SAC, TD3 or "
+        f"OwlWrapper: {kind} is not supported; expected a DQN, QRDQN, SAC, TD3 or "
         f"DDPG; {instead}, or describe your own with QLearner or ActorCriticLearner"
     )

@@ -1,4 +1,4 @@
-"""`SB3Replay`: a replay buffer of Stable-Baselines3 per task, and how observations lie in its rows."""
+"""`SB3Replay`: a replay buffer of Stable-Baselines3 per task, and the layout of observations in its rows."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def new_buffer(model: OffPolicyAlgorithm) -> ReplayBuffer:
 
 
 class SB3Replay(BufferReplay):
-    """Gives the model a new buffer for every task, refilled with the last rows of an earlier visit.
+    """Gives the model a new buffer for every task, refilled with the newest rows of an earlier visit.
 
     A new one, since some kinds of buffers still reach rows of the old task after ``reset``. The model's
     environment changes at the same moment. Samples are what the networks see, new rows are raw; actions
@@ -56,7 +56,7 @@ class SB3Replay(BufferReplay):
         state: what else is kept per task.
         observations: how observations lie in rows.
         rollouts: where the model's ``learn`` is.
-        warm_start: steps kept of each task for its return, over all environments; 0 keeps none.
+        warm_start: steps kept of each task for a revisit, over all environments; 0 keeps none.
 
     >>> from stable_baselines3 import DQN
     >>> from owlrl import OwlWrapper

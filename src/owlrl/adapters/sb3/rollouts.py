@@ -1,4 +1,4 @@
-"""`Rollouts`: where a model's ``learn`` is, and a call at the one moment when a task may be changed in it."""
+"""`Rollouts`: follows a model's ``learn``, and calls back at the one moment when a task may be changed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Rollouts:
     ``collect_rollouts`` holds the buffer and the environment of a task in its locals, an update is made of
     several steps that belong together: between them, and only there, tasks may be changed and states
     saved. The model's class is replaced in place by a subclass of the same name that reports where it is;
-    what is hung on the model is left out of ``model.save``.
+    attributes added to the model are left out of ``model.save``.
 
     Args:
         model: the model.
@@ -76,7 +76,7 @@ class Rollouts:
         self.model.__class__ = _reporting(type(self.model))
 
     def uninstall(self) -> None:
-        """Give the model its own class back."""
+        """Restore the model's own class."""
         if isinstance(self.model, _Reports):
             self.model.__class__ = type(self.model).__mro__[2]
             delattr(self.model, ATTRIBUTE)

@@ -1,4 +1,4 @@
-"""`TaskState`: what is kept per task of a Stable-Baselines3 model, beside the head."""
+"""`TaskState`: what is kept per task of a Stable-Baselines3 model, besides the head."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class TaskState:
         }
 
     def set_generators(self, generators: Mapping[str, np.random.Generator]) -> None:
-        """Continue with generators in the states that `generators` gave."""
+        """Continue with generators in the states that `generators` returned."""
         for name, generator in generators.items():
             actions = int(name) if name.isdecimal() else None
             if actions is not None and actions not in self._action_spaces:
@@ -211,9 +211,9 @@ class TaskState:
 
 
 class TaskParameter:
-    """A parameter beside the networks' heads that is kept per task, with its optimizer's state.
+    """A parameter outside the networks' heads that is kept per task, with its optimizer's state.
 
-    For the noise of gSDE: how much a task is explored is not to be carried over to the next.
+    For the noise of gSDE: each task has its own exploration.
     """
 
     def __init__(self, parameter: nn.Parameter, optimizer: Optimizer) -> None:
@@ -226,7 +226,7 @@ class TaskParameter:
         return {"value": self.parameter.detach().clone(), "optimizer": dict(kept)}
 
     def load_state_dict(self, state_dict: dict[str, Any], /) -> None:
-        """Put both back in place."""
+        """Restore both in place."""
         with torch.no_grad():
             self.parameter.copy_(state_dict["value"])
         self.parameter.grad = None
@@ -253,7 +253,7 @@ def last_seen(model: OffPolicyAlgorithm) -> dict[str, Any] | None:
 
 
 def see_again(model: OffPolicyAlgorithm, rollouts: Rollouts, seen: Mapping[str, Any]) -> None:
-    """Put back what `last_seen` gave; the noise when the next ``learn`` has reset it."""
+    """Put back what `last_seen` returned; the noise when the next ``learn`` has reset it."""
     seen = copy.deepcopy(dict(seen))
     model._last_obs, model._last_original_obs = seen["observation"], seen["original"]
     model._last_episode_starts, model._episode_num = seen["starts"], int(seen["episodes"])
@@ -292,7 +292,7 @@ def statistics(env: VecNormalize | None) -> dict[str, Any] | None:
 
 
 def set_statistics(env: VecNormalize | None, kept: dict[str, Any] | None) -> None:
-    """Put back what `statistics` gave, where there are any; a frozen ``VecNormalize`` stays as it is."""
+    """Put back what `statistics` returned, where there are any; a frozen ``VecNormalize`` stays as it is."""
     if env is None or kept is None or not env.training:
         return
     for name, rms in _running(env).items():
@@ -302,7 +302,7 @@ def set_statistics(env: VecNormalize | None, kept: dict[str, Any] | None) -> Non
 
 
 def fresh_statistics(env: VecNormalize) -> None:
-    """Let a ``VecNormalize`` that still learns its statistics start from scratch; a frozen one is kept."""
+    """Reset the statistics of a ``VecNormalize`` that still learns them; a frozen one is kept."""
     if env.training:
         for rms in _running(env).values():
             new = RunningMeanStd(shape=np.shape(rms.mean))

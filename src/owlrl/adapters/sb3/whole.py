@@ -119,7 +119,7 @@ def _one_head_optimizer(
 
 
 def load_model_state(model: OffPolicyAlgorithm, state: Mapping[str, Any]) -> None:
-    """Continue from what `model_state` gave: a model that was made in the same way, in its environment.
+    """Continue from what `model_state` returned: a model that was made in the same way, in its environment.
 
     >>> from stable_baselines3 import DQN
     >>> from owlrl.adapters.sb3.whole import load_model_state, model_state
@@ -163,7 +163,7 @@ def buffer_state(buffer: ReplayBuffer) -> dict[str, Any]:
 
 
 def load_buffer_state(buffer: ReplayBuffer, state: Mapping[str, Any], *, cut: bool = False) -> None:
-    """Put back what `buffer_state` gave; with ``cut`` arrays stay as short as they are.
+    """Put back what `buffer_state` returned; with ``cut`` arrays stay as short as they are.
 
     >>> from stable_baselines3 import DQN
     >>> from owlrl.adapters.sb3.whole import buffer_state, load_buffer_state
