@@ -80,7 +80,7 @@ class Trial:
 
     @cached_property
     def run(self) -> Run | None:
-        """The run of `owlrl train` or `owlrl reproduce`; None for other models and tasks."""
+        """The run of ``owlrl train`` or ``owlrl reproduce``; None for other models and tasks."""
         told = self.settings.get("run")
         return None if told is None else Run.from_json({**told, "method": self.method, "seed": self.seed})
 
