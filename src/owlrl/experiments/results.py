@@ -36,6 +36,11 @@ FIELDS: dict[str, dict[str, Any]] = {  # of rows by their kind: what tables and 
     "in-a-row": {"task": str, "mode": str, "by_episode": list, "failures": NUMBER},
     "trace": {"task": str, "mode": str, "heads": list, "arms": list, "probabilities": list, "losses": list},
 }
+OFTEN: dict[str, dict[str, Any]] = {  # what a row need not have
+    "training": {"steps": int, "round": int},
+    "score": {"found": NUMBER | None, "steps": NUMBER | None, "set": str},
+    "curve": {"mode": str},
+}
 INFO = {"started": NUMBER, "seconds": NUMBER, "cpu_seconds": NUMBER, "versions": dict, "git": str | None}
 TIMES = ("started", "seconds", "cpu_seconds", "compile_seconds")  # in rows and info: all else is repeatable
 
@@ -230,6 +235,7 @@ def read_trial(head: Row, rows: Sequence[Row]) -> Trial:
         kind = str(row.get("kind"))
         measured = {trial.measure: NUMBER} if kind in ("score", "curve") else {}
         _check_fields(f"row {number}", row, {"kind": str, **FIELDS.get(kind, {}), **measured})
+        _check_fields(f"row {number}", row, OFTEN.get(kind, {}), optional=True)
     _ = trial.id  # a run that is none is refused here
     return trial
 
