@@ -16,6 +16,8 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 import owlrl
 from owlrl.checkpoint import write_atomically
 from owlrl.errors import OwlError, OwlValueError
@@ -236,6 +238,8 @@ def read_trial(head: Row, rows: Sequence[Row]) -> Trial:
         measured = {trial.measure: NUMBER} if kind in ("score", "curve") else {}
         _check_fields(f"row {number}", row, {"kind": str, **FIELDS.get(kind, {}), **measured})
         _check_fields(f"row {number}", row, OFTEN.get(kind, {}), optional=True)
+        for name in ("arms", "probabilities", "losses") if kind == "trace" else ():
+            np.asarray(row[name], dtype=np.float64)  # or a ``ValueError`` says that it is no table of numbers
     _ = trial.id  # a run that is none is refused here
     return trial
 
