@@ -161,8 +161,8 @@ class Visits:
             self._journals[task] = Journal(self.envs[task])
             if self._exact and not self._journals[task].replay(kept["envs"][task]):
                 raise OwlStateError(
-                    f"the environment of {task!r} behaved differently when its actions were repeated, so that "
-                    f"the run cannot continue; remove {self.keeper.path} to start it again"
+                    f"the environment of {task!r} behaved differently when its actions were repeated, so "
+                    f"that the run cannot continue; remove {self.keeper.path} to start it again"
                 )
             if not self._exact:
                 seed_env(self.envs[task], self.seed)
