@@ -278,7 +278,7 @@ def test_bad_input_is_one_line(capsys, tmp_path, monkeypatch, arguments, message
 def test_bad_episodes_for_evaluate(trained, capsys):
     assert "episodes is 0" in refused(capsys, "evaluate", str(trained), "--episodes", "0")
     assert "policy is 'x'" in refused(capsys, "evaluate", str(trained), "--policies", "x")
-    assert "was not gathered" in refused(capsys, "evaluate", str(trained), "--policies", "hedge+td")
+    assert "was not collected" in refused(capsys, "evaluate", str(trained), "--policies", "hedge+td")
 
 
 @pytest.mark.parametrize("arguments", [["nonsense"], ["train", "--frames", "many"], ["report"]])

@@ -453,8 +453,8 @@ def test_a_file_with_a_function(tmp_path):
     [
         ("tasks = {}", "has no make_model and no steps"),
         ("1 / 0", "cannot be executed .ZeroDivisionError"),
-        ("def study():\n    return {'nonsense': 1}", "gave nonsense; expected a dict"),
-        ("def study():\n    return 3", "gave a int; expected a dict"),
+        ("def study():\n    return {'nonsense': 1}", "returned nonsense; expected a dict"),
+        ("def study():\n    return 3", "returned a int; expected a dict"),
     ],
 )
 def test_a_file_that_is_no_study(tmp_path, text, message):

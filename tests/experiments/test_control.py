@@ -111,7 +111,7 @@ def test_the_same_run_twice_is_the_same():
 def test_evaluation_has_returns_and_angles(session):
     rows = evaluate(session, session.tasks, SEEN, episodes=3)
     found = [row for row in rows if row["kind"] == "score"]
-    assert [(row["mode"], row["task"]) for row in found] == [(p, t) for t in (LEFT, RIGHT) for p in SEEN]
+    assert [(row["mode"], row["task"]) for row in found] == [(p, t) for p in SEEN for t in (LEFT, RIGHT)]
     for row in found:
         assert len(row["returns"]) == len(row["final_angles"]) == row["episodes"] == 3
         assert row["mean_return"] == pytest.approx(np.mean(row["returns"]), abs=0.01)

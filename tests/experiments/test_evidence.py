@@ -67,7 +67,7 @@ def test_a_set_calibrates_all_parts_and_is_their_sum():
     assert both.part("a") is parts["a"]
     assert both.part("a-and-b").losses(wrapped, rows(1), np.arange(1)).item() == 1.5
     assert both.part("none") is None
-    with pytest.raises(OwlValueError, match="evidence c was not gathered in training, only a, b; name"):
+    with pytest.raises(OwlValueError, match="evidence c was not collected in training, only a, b; name"):
         both.part("a-and-c")
 
 

@@ -137,7 +137,7 @@ def test_a_result_that_lost_its_last_lines_is_none(tmp_path):
     path = Trial.of(RUN, [{"kind": "mine"}] * 3).write(tmp_path)
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
     path.write_text("".join(lines[:2]), encoding="utf-8")
-    with pytest.raises(OwlValueError, match=r"it has 1 of 3 rows\); remove it to go on"):
+    with pytest.raises(OwlValueError, match=r"it has 1 of 3 rows\); remove it to continue"):
         Trial.read(path)
     assert not done(tmp_path, RUN)
 

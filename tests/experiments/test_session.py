@@ -202,7 +202,7 @@ def scores(session, tasks, policies, **more):
 
 def test_a_row_per_policy_and_task(session):
     rows = scores(session, session.tasks, POLICIES, episodes=4)
-    assert [(row["mode"], row["task"]) for row in rows] == [(p, t) for t in (LEFT, RIGHT) for p in POLICIES]
+    assert [(row["mode"], row["task"]) for row in rows] == [(p, t) for p in POLICIES for t in (LEFT, RIGHT)]
     for row in rows:
         assert row["episodes"] == 4 and "set" not in row
         assert 0 <= row["success"] <= 1 and 0 <= row["found"] <= 1

@@ -215,6 +215,6 @@ def test_a_full_disk_stops_nothing(tmp_path, monkeypatch):
         raise OSError(28, f"could not write {path} (No space left on device)")
 
     monkeypatch.setattr(keeping, "save_state", full)
-    with pytest.warns(UserWarning, match="No space left on device.*; the work goes on"):
+    with pytest.warns(UserWarning, match="No space left on device.*; the work continues"):
         result = run_experiment(tiny(frames=64), resume=tmp_path / "x.part", save_every=0)
     assert len(result.select("training")) == 2

@@ -7,7 +7,7 @@ from owlrl.envs import TaskSpec, task_set
 from owlrl.errors import OwlValueError
 from owlrl.experiments import Run
 from owlrl.experiments.session import unseen_specs
-from owlrl.experiments.tasks import resolve_tasks, table_of, tables_of
+from owlrl.experiments.tasks import SideBySide, resolve_tasks, table_of, tables_of, vector_env
 
 
 def test_sets_in_any_case_and_levels():
@@ -77,3 +77,29 @@ def test_what_an_environment_objects_to_is_one_of_our_errors(spec):
 def test_what_a_pendulum_objects_to_is_said_before_anything_begins(arguments, message):
     with pytest.raises(OwlValueError, match=message):
         resolve_tasks("owlrl/Pendulum-v0:90", arguments)
+
+
+def test_vectors_side_by_side_are_those_vectors():
+    """Step by step against each by itself, with what ends where and how."""
+    tables = [
+        table_of(spec) for spec in resolve_tasks("Crossroads-2", {"length": 1, "max_steps": 5}).values()
+    ]
+    together, apart = (SideBySide([vector_env(t, 3) for t in tables]), [vector_env(t, 3) for t in tables])
+    seen, _ = together.reset(seed=1)
+    assert np.array_equal(seen, np.concatenate([env.reset(seed=1)[0] for env in apart]))
+    rng, ends = np.random.default_rng(0), 0
+    for _ in range(30):
+        actions = rng.integers(3, size=6)
+        found, infos = together.step(actions), []
+        for k, env in enumerate(apart):
+            own = env.step(actions[3 * k : 3 * k + 3])
+            assert all(np.array_equal(found[j][3 * k : 3 * k + 3], own[j]) for j in range(4))
+            infos.append(own[4])
+        ended = [k for k in range(6) if infos[k // 3].get("_final_obs", np.zeros(3, bool))[k % 3]]
+        assert (np.flatnonzero(found[4]["_final_obs"]).tolist() if ended else []) == ended
+        for k in ended:
+            ends += 1
+            own = infos[k // 3]
+            assert np.array_equal(found[4]["final_obs"][k], own["final_obs"][k % 3])
+            assert found[4]["final_info"]["is_success"][k] == own["final_info"]["is_success"][k % 3]
+    assert ends > 10

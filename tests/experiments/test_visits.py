@@ -153,7 +153,7 @@ def test_an_environment_that_changed_is_refused(tmp_path):
     with pytest.raises(Killed):
         finish(plan, Fragile(tmp_path / "x.part", "x", kill=9))
     object.__setattr__(other, "tasks", {"a": partial(Guess, 3, observations="discrete")})
-    with pytest.raises(OwlStateError, match=r"the environment of 'a' did other things.*remove .*x\.part"):
+    with pytest.raises(OwlStateError, match=r"the environment of 'a' behaved differently.*remove .*x\.part"):
         finish(other, Keeper(tmp_path / "x.part", "x"))
 
 

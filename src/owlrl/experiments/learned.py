@@ -69,6 +69,7 @@ class Learned:
             that `policy` or `score` understands. The first one stands in pictures.
         followed: those that are evaluated after each task; all are after the last one. None for all.
         watching: the mode whose learning curve it is; None for the first one.
+        together: whether `rows` is given all tasks of a set at once, not one after the other.
         model: the model in training; learning curves ask it.
 
     >>> from owlrl.experiments.methods import Learned
@@ -79,6 +80,7 @@ class Learned:
     modes: tuple[str, ...] = (UNKNOWN,)
     followed: tuple[str, ...] | None = None
     watching: str | None = None
+    together: bool = False
     model: Any = None
 
     def train(self, task: str, env: Any, steps: int, watch: Watch | None = None) -> None:
@@ -131,14 +133,19 @@ class Learned:
         """A point of the learning curve of a task that is `watched`: the model's greedy actions in it."""
         return Score.of(run_episodes(greedy_policy(self.model), as_env(env), episodes=episodes, seed=seed))
 
-    def rows(self, env: Any, task: str, *, mode: str, episodes: int, seed: int, last: bool) -> list[Row]:
-        """What a trial records of an evaluation of ``task``; ``last`` after all training. From `score`."""
-        found = self.score(env, task, mode=mode, episodes=episodes, seed=seed)
-        if found is None:
-            return []
-        row = {"kind": "score", "task": task, "mode": mode, "mean_return": found.mean}
-        row |= {"returns": found.returns.tolist(), "found": found.found, "steps": found.steps}
-        return [row if found.success is None else {**row, "success": found.success}]
+    def rows(self, envs: Mapping[str, Any], *, mode: str, episodes: int, seed: int, last: bool) -> list[Row]:
+        """What a trial records of an evaluation of tasks, each in its ``envs``; ``last`` after all training.
+
+        By default what `score` says of each.
+        """
+        rows = []
+        for task, env in envs.items():
+            found = self.score(env, task, mode=mode, episodes=episodes, seed=seed)
+            if found is not None:
+                row = {"kind": "score", "task": task, "mode": mode, "mean_return": found.mean}
+                row |= {"returns": found.returns.tolist(), "found": found.found, "steps": found.steps}
+                rows.append(row if found.success is None else {**row, "success": found.success})
+        return rows
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write what acting needs to a file."""

@@ -234,7 +234,7 @@ def _values(session: Session, agent: DQN) -> str:
         for task, head in session.heads.items()
     ]
     caption = (
-        "What the head of each task values: the largest Q-value in each cell of its level as it begins, "
+        "The values of each task's head: the largest Q-value in each cell of its level at the start, "
         "and where it goes from there. The circle is the start."
     )
     return _html.drawing(q_heatmap(maps), text="Q-values over the levels", caption=caption)

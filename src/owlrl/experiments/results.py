@@ -16,6 +16,8 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 import owlrl
 from owlrl.checkpoint import write_atomically
 from owlrl.errors import OwlError, OwlValueError
@@ -35,6 +37,11 @@ FIELDS: dict[str, dict[str, Any]] = {  # of rows by their kind: what tables and 
     "curve": {"task": str, "visit": int, "step": int},
     "in-a-row": {"task": str, "mode": str, "by_episode": list, "failures": NUMBER},
     "trace": {"task": str, "mode": str, "heads": list, "arms": list, "probabilities": list, "losses": list},
+}
+OFTEN: dict[str, dict[str, Any]] = {  # what a row need not have
+    "training": {"steps": int, "round": int},
+    "score": {"found": NUMBER | None, "steps": NUMBER | None, "set": str},
+    "curve": {"mode": str},
 }
 INFO = {"started": NUMBER, "seconds": NUMBER, "cpu_seconds": NUMBER, "versions": dict, "git": str | None}
 TIMES = ("started", "seconds", "cpu_seconds", "compile_seconds")  # in rows and info: all else is repeatable
@@ -80,7 +87,7 @@ class Trial:
 
     @cached_property
     def run(self) -> Run | None:
-        """The run of `owlrl train` or `owlrl reproduce`; None for other models and tasks."""
+        """The run of ``owlrl train`` or ``owlrl reproduce``; None for other models and tasks."""
         told = self.settings.get("run")
         return None if told is None else Run.from_json({**told, "method": self.method, "seed": self.seed})
 
@@ -230,6 +237,9 @@ def read_trial(head: Row, rows: Sequence[Row]) -> Trial:
         kind = str(row.get("kind"))
         measured = {trial.measure: NUMBER} if kind in ("score", "curve") else {}
         _check_fields(f"row {number}", row, {"kind": str, **FIELDS.get(kind, {}), **measured})
+        _check_fields(f"row {number}", row, OFTEN.get(kind, {}), optional=True)
+        for name in ("arms", "probabilities", "losses") if kind == "trace" else ():
+            np.asarray(row[name], dtype=np.float64)  # or a ``ValueError`` says that it is no table of numbers
     _ = trial.id  # a run that is none is refused here
     return trial
 

@@ -38,7 +38,7 @@ from owlrl.experiments.metrics import identification_accuracy, steps_to_identify
 from owlrl.experiments.models import Envs, Watch, train_model
 from owlrl.experiments.plan import EVALUATION, Plan
 from owlrl.experiments.policies import ORACLE, make_selector, parse_policy
-from owlrl.experiments.tasks import resolve_unseen, table_of, vector_env
+from owlrl.experiments.tasks import SideBySide, resolve_unseen, table_of, vector_env
 from owlrl.heads.modes import eval_mode
 from owlrl.learners import DQN, SAC
 from owlrl.protocols import MultiHead
@@ -136,7 +136,7 @@ class Session(Learned):
     {'crossroads-0': 0}
     """
 
-    watching = ORACLE
+    watching, together = ORACLE, True
 
     def __init__(self, run: Run, env: ArrayVectorEnv | None = None) -> None:
         self.run = run
@@ -219,54 +219,67 @@ class Session(Learned):
             return policy
         return LeastTried(policy, self.agent.num_actions, seed=self.run.seed)
 
-    def rows(self, env: Any, task: str, *, mode: str, episodes: int, seed: int, last: bool) -> list[Row]:
-        """A row of kind "score" for a way to act in a task; at the end also "trace" and "in-a-row".
+    def rows(self, envs: Mapping[str, Any], *, mode: str, episodes: int, seed: int, last: bool) -> list[Row]:
+        """A row of kind "score" for each task in a way to act; at the end also "trace" and "in-a-row".
 
         Tasks with continuous actions have no ``success``. They have ``returns`` of all episodes and
         ``final_angles`` of the pole instead, and ``angles`` in a trace, in degrees.
         """
-        heads, known = self.run.recipe.heads, task in self.heads
-        if not known and (task in self.tasks or (mode.startswith(ORACLE) and heads)):
-            return []  # it has no head for it, or is to learn it later
-        chosen: dict[str, Any] = {"episodes": episodes, "seed": seed}
-        policy = _Seen(self.policy_of(mode, [task] * env.num_envs))
-        found = run_episodes(policy, env, **chosen)
-        score = Score.of(found)
-        row: Row = {"kind": "score", "task": task, "mode": mode, "episodes": episodes}
-        row |= {"mean_return": score.mean, "mean_length": float(found.lengths.mean())}
-        row |= self._identified(policy, found, task) if known and heads else {"found": None, "steps": None}
-        rows = [row]
-        if last and mode in self.traced:
-            rows.append(_trace(policy, found, task, mode, list(self.heads)))
-        if self.run.control:
-            return _with_angles(rows, policy, found)
-        row["success"] = score.success
-        if last and self.run.consecutive and known:
-            rows.append(self._in_a_row(env, task, mode, **chosen))
+        told = mode.startswith(ORACLE) and self.run.recipe.heads  # it needs a head for the task
+        tasks = [task for task in envs if task in self.heads or not (told or task in self.tasks)]
+        if not tasks:
+            return []
+        chosen: dict[str, Any] = {"mode": mode, "episodes": episodes, "seed": seed}
+        policy, found = self._side_by_side([envs[task] for task in tasks], tasks, **chosen, times=1)
+        acted, rows = _Acted(policy, found), []
+        for place, task in enumerate(tasks):
+            lanes = np.arange(place * episodes, (place + 1) * episodes)
+            row: Row = {"kind": "score", "task": task, "mode": mode, "episodes": episodes}
+            row |= acted.outcome(lanes, control=self.run.control)
+            right = list(self.heads).index(task) if self.run.recipe.heads and task in self.heads else None
+            rows.append({**row, **acted.identified(lanes, right)})
+            if last and mode in self.traced and task in self.heads:
+                rows.append(
+                    {"kind": "trace", "task": task, "mode": mode, **acted.trace(lanes, list(self.heads))}
+                )
+        if last and self.run.consecutive:
+            known = [task for task in tasks if task in self.heads]
+            rows += self._in_a_row(envs, known, **chosen) if known else []
         return rows
 
-    def _identified(self, policy: _Seen, found: Evaluation, task: str) -> Row:
-        """By the heads that acted, in environments that run one episode each."""
-        assert found.env is not None
-        arms = np.array([step.arm for step in policy.policy.trace])[:, found.env]  # (T, episodes)
-        truth = np.full(len(found.lengths), list(self.heads).index(task))
-        arms = arms[: found.lengths.max()]
-        steps = steps_to_identify(arms, found.lengths, truth)
-        return {
-            "found": identification_accuracy(arms, found.lengths, truth),
-            "steps": float(steps.mean()),
-        }
+    def _side_by_side(
+        self,
+        envs: Sequence[Any],
+        tasks: Sequence[str],
+        *,
+        mode: str,
+        episodes: int,
+        seed: int,
+        times: int = 1,
+    ) -> tuple[_Seen, Evaluation]:
+        """Episodes in each environment of all tasks at once, ``times`` in a row with kept evidence."""
+        policy = _Seen(self.policy_of(mode, [task for task in tasks for _ in range(episodes)]))
+        count = times * episodes * len(tasks)
+        return policy, run_episodes(policy, SideBySide(envs), episodes=count, seed=seed, keep_evidence=True)
 
-    def _in_a_row(self, env: Any, task: str, mode: str, *, episodes: int, seed: int) -> Row:
+    def _in_a_row(self, envs: Mapping[str, Any], tasks: list[str], **chosen: Any) -> list[Row]:
         """Several episodes in a row with kept evidence, for tasks that are recognised only at their end."""
-        policy, times = self.policy_of(mode, [task] * env.num_envs), self.run.consecutive
-        found = run_episodes(policy, env, episodes=times * episodes, seed=seed, keep_evidence=True)
+        times, episodes = self.run.consecutive, chosen["episodes"]
+        _, found = self._side_by_side([envs[task] for task in tasks], tasks, **chosen, times=times)
         assert found.success is not None and found.env is not None
         order = np.argsort(found.env, kind="stable")
-        success = found.success[order].reshape(episodes, times)
-        row = {"kind": "in-a-row", "task": task, "mode": mode, "episodes": episodes}
-        failed = float((~success).sum(axis=1).mean())
-        return {**row, "by_episode": success.mean(axis=0).tolist(), "failures": failed}
+        success = found.success[order].reshape(len(tasks), episodes, times)
+        return [
+            {
+                "kind": "in-a-row",
+                "task": task,
+                "mode": chosen["mode"],
+                "episodes": episodes,
+                "by_episode": of_task.mean(axis=0).tolist(),
+                "failures": float((~of_task).sum(axis=1).mean()),
+            }
+            for task, of_task in zip(tasks, success, strict=True)
+        ]
 
     def watched(self, training: str) -> Sequence[str]:
         """All that was learned, and what is in training."""
@@ -378,7 +391,7 @@ def evaluate(
     episodes: int = 16,
     label: str = "",
 ) -> list[Row]:
-    """Episodes of every task with every policy after training; rows of `Session.rows`, by task.
+    """Episodes of every task with every policy after training; rows of `Session.rows`, by policy.
 
     The oracle is left out for tasks that have no head. ``tasks`` are a session's ``tasks``, or the like;
     ``label`` names them if they are others.
@@ -391,12 +404,8 @@ def evaluate(
     """
     chosen: dict[str, Any] = {"episodes": episodes, "seed": EVALUATION + session.run.seed, "last": True}
     more = {"visit": 0, **({"set": label} if label else {})}
-    return [
-        {**row, **more}
-        for name, task in tasks.items()
-        for policy in policies
-        for row in session.rows(vector_env(task, episodes), name, mode=policy, **chosen)
-    ]
+    envs = {name: vector_env(task, episodes) for name, task in tasks.items()}
+    return [{**row, **more} for policy in policies for row in session.rows(envs, mode=policy, **chosen)]
 
 
 def greedy_score(network: MultiHead, head: int, table: Table) -> Score:
@@ -426,7 +435,7 @@ def greedy_score(network: MultiHead, head: int, table: Table) -> Score:
 
 
 class _Seen:
-    """A policy that keeps the observations it was led to, (T, E, ...)."""
+    """A policy that keeps the observations it was led to, (T, E, n), where they are vectors."""
 
     def __init__(self, policy: AdaptivePolicy | LeastTried) -> None:
         self.policy, self.finals = policy, list[np.ndarray]()
@@ -434,7 +443,8 @@ class _Seen:
 
     def observe(self, *transition: Any, mask: np.ndarray | None = None) -> None:
         self.policy.observe(*transition, mask=mask)
-        self.finals.append(np.asarray(transition[3]))
+        if np.ndim(transition[3]) == 2:  # of a pole, not of a grid
+            self.finals.append(np.asarray(transition[3]))
 
     @property
     def arm(self) -> int | np.ndarray:
@@ -445,40 +455,47 @@ class _Seen:
         return self.policy.probabilities
 
 
-def _lane(policy: _Seen) -> int:
-    """The environment whose first episode is shown: of poles the one that starts nearest to hanging down."""
-    return int(np.abs(_angles(policy)[0]).argmax()) if policy.finals[0].ndim == 2 else 0
+class _Acted:
+    """First episodes in many environments, (T, E), and what is noted of some of them."""
 
+    def __init__(self, policy: _Seen, found: Evaluation) -> None:
+        assert found.env is not None
+        first = np.array([np.flatnonzero(found.env == lane)[0] for lane in range(int(found.env.max()) + 1)])
+        self.returns, self.lengths = found.returns[first], found.lengths[first]
+        self.success = None if found.success is None else found.success[first]
+        self.steps = policy.policy.trace[: int(self.lengths.max())]
+        self.arms = np.array([step.arm for step in self.steps], dtype=np.int64)
+        seen = np.array(policy.finals)
+        self.angles = np.arctan2(seen[..., 1], seen[..., 0]).astype(np.float64) if seen.ndim == 3 else None
 
-def _trace(policy: _Seen, found: Evaluation, task: str, mode: str, heads: list[str]) -> Row:
-    lane = _lane(policy)
-    assert found.env is not None
-    first = int(np.flatnonzero(found.env == lane)[0])
-    steps = policy.policy.trace[: int(found.lengths[first])]
-    row: Row = {"kind": "trace", "task": task, "mode": mode, "heads": heads}
-    if found.success is not None:
-        row["success"] = bool(found.success[first])
-    return {
-        **row,
-        "arms": [int(np.atleast_1d(step.arm)[lane]) for step in steps],
-        "probabilities": [step.probabilities[lane].round(4).tolist() for step in steps],
-        "losses": [np.asarray(step.losses)[lane].astype(np.float64).round(4).tolist() for step in steps],
-    }
+    def outcome(self, lanes: npt.NDArray[np.int64], *, control: bool) -> Row:
+        """Means over environments; of poles all returns and angles."""
+        returns = self.returns[lanes]
+        row: Row = {"mean_return": float(returns.mean()), "mean_length": float(self.lengths[lanes].mean())}
+        if control and self.angles is not None:
+            angles = final_angles(self.angles[:, lanes]).round(1).tolist()
+            return {**row, "returns": returns.round(2).tolist(), "final_angles": angles}
+        return {**row, "success": 0.0 if self.success is None else float(self.success[lanes].mean())}
 
+    def identified(self, lanes: npt.NDArray[np.int64], right: int | None) -> Row:
+        """Whether the right head acted in the end, and from which step on; None if there is no right one."""
+        if right is None:
+            return {"found": None, "steps": None}
+        arms, lengths, truth = self.arms[:, lanes], self.lengths[lanes], np.full(len(lanes), right)
+        steps = float(steps_to_identify(arms, lengths, truth).mean())
+        return {"found": identification_accuracy(arms, lengths, truth), "steps": steps}
 
-def _angles(policy: _Seen) -> FloatArray:
-    """Of poles in radians, (T, E), after each step."""
-    seen = np.array(policy.finals)
-    found: FloatArray = np.arctan2(seen[..., 1], seen[..., 0]).astype(np.float64)
-    return found
-
-
-def _with_angles(rows: list[Row], policy: _Seen, found: Evaluation) -> list[Row]:
-    """The rows of a Pendulum, whose environments all run one episode."""
-    angles = _angles(policy)
-    own = {"returns": found.returns.round(2).tolist(), "final_angles": final_angles(angles).round(1).tolist()}
-    shown = {"angles": np.degrees(angles[:, _lane(policy)]).round(1).tolist()}
-    return [{**row, **(own if row["kind"] == "score" else shown)} for row in rows]
+    def trace(self, lanes: npt.NDArray[np.int64], heads: list[str]) -> Row:
+        """One episode: of poles the one that starts nearest to hanging down."""
+        nearest = 0 if self.angles is None else int(np.abs(self.angles[0, lanes]).argmax())
+        lane = int(lanes[nearest])
+        steps = self.steps[: int(self.lengths[lane])]
+        row: Row = {"heads": heads, "arms": self.arms[: len(steps), lane].tolist()}
+        row["probabilities"] = [step.probabilities[lane].round(4).tolist() for step in steps]
+        row["losses"] = [np.asarray(step.losses)[lane].astype(np.float64).round(4).tolist() for step in steps]
+        if self.angles is not None:
+            return {**row, "angles": np.degrees(self.angles[:, lane]).round(1).tolist()}
+        return {**row, "success": self.success is not None and bool(self.success[lane])}
 
 
 def final_angles(angles: FloatArray, *, last: int = 50) -> FloatArray:

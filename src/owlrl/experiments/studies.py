@@ -86,7 +86,7 @@ def run_all(
     save_every: float = SAVE_EVERY,
     where: str = "run_all",
 ) -> tuple[list[Trial], Errors]:
-    """Run what a directory does not have yet; returns all trials, and errors (see `run_trials`).
+    """Run what a directory does not have yet; returns all trials, and errors (see ``run_trials``).
 
     >>> import tempfile
     >>> from owlrl.experiments import Run, run_all
@@ -100,7 +100,7 @@ def run_all(
 
 
 def run_work(runs: Iterable[Run]) -> list[Work]:
-    """Each run once, as `run_trials` takes it."""
+    """Each run once, as ``run_trials`` takes it."""
     once = {run.id: run for run in runs}
     return [Work(Trial.of(run), partial(run_planned, partial(plan_of, run))) for run in once.values()]
 
@@ -388,7 +388,7 @@ def reproduce(
         methods: only these; empty for all that the study has.
         frames: per task, instead of the study's own.
         data: folder of a data set, for a study that needs one.
-        places: ``jobs``, ``backend``, ``scheduler``, ``progress`` and ``save_every`` of `run_trials`.
+        places: ``jobs``, ``backend``, ``scheduler``, ``progress`` and ``save_every`` of ``run_trials``.
 
     >>> from owlrl.experiments import reproduce
     >>> reproduce("sc3", "runs", seeds=0)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import lru_cache
 from typing import Any
 
 import gymnasium
+import numpy as np
 from gymnasium.envs.registration import load_env_creator
 from minigrid.minigrid_env import MiniGridEnv
 from minigrid.wrappers import ImgObsWrapper
@@ -35,6 +36,7 @@ from owlrl.wrapper_state import same_state
 __all__ = [
     "SeededLevel",
     "SeededReset",
+    "SideBySide",
     "canonical_name",
     "is_control",
     "is_level_grid",
@@ -294,6 +296,42 @@ def vector_env(task: Table | TaskSpec, copies: int, *, count_bonus: float = 0.0)
     if isinstance(task, Table):
         return TabulatedVectorEnv(task, copies, count_bonus=count_bonus)
     return PendulumVectorEnv(copies, **task.kwargs)
+
+
+class SideBySide:
+    """Vectors of environments as one, which all start from the same seed; for `run_episodes`.
+
+    Args:
+        envs: as `vector_env` makes them.
+
+    >>> from owlrl.experiments.tasks import SideBySide, resolve_tasks, table_of, vector_env
+    >>> tables = [table_of(spec) for spec in resolve_tasks("Crossroads-2").values()]
+    >>> SideBySide([vector_env(table, 3) for table in tables]).reset(seed=0)[0].shape
+    (6, 7, 7, 3)
+    """
+
+    def __init__(self, envs: Sequence[ArrayVectorEnv]) -> None:
+        self.envs, self.metadata = list(envs), envs[0].metadata
+        self.num_envs = sum(env.num_envs for env in envs)
+        self._cuts = np.cumsum([env.num_envs for env in envs])[:-1]
+
+    def reset(self, *, seed: int | None = None) -> tuple[np.ndarray, dict[str, Any]]:
+        """Begin in all environments."""
+        return np.concatenate([env.reset(seed=seed)[0] for env in self.envs]), {}
+
+    def step(self, actions: np.ndarray) -> tuple[Any, ...]:
+        """Step all; where an episode ends, the next one begins."""
+        steps = [env.step(part) for env, part in zip(self.envs, np.split(actions, self._cuts), strict=True)]
+        ended, finals, success = [], [], []
+        for env, (*_, info) in zip(self.envs, steps, strict=True):
+            none = np.zeros(env.num_envs, dtype=bool)
+            ended.append(info.get("_final_obs", none))
+            finals.append(info.get("final_obs", np.full(env.num_envs, None)))
+            success.append(info.get("final_info", {}).get("is_success", none))
+        told: dict[str, Any] = {"final_obs": np.concatenate(finals), "_final_obs": np.concatenate(ended)}
+        told["final_info"] = {"is_success": np.concatenate(success)}
+        joined = [np.concatenate(column) for column in list(zip(*steps, strict=True))[:4]]
+        return (*joined, told if told["_final_obs"].any() else {})
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
 from owlrl.checkpoint import get_rng_state, set_rng_state
@@ -91,22 +91,28 @@ class Visits:
             if self._scored is None:
                 self._train(watch or _Look(self, task), number, task)
             watch = None
-            for label, other, mode in self._asked(last=visit == len(every) - 1)[self._scored :]:
-                self.tell(f"{task}, evaluated in {other}", self.plan.steps[task])
-                self.rows += self._score(label, other, mode, last=visit == len(every) - 1)
+            for label, others, mode in self._asked(last=visit == len(every) - 1)[self._scored :]:
+                where = others[0] if len(others) == 1 else label or "all tasks"
+                self.tell(f"{task}, evaluated in {where}", self.plan.steps[task])
+                self.rows += self._score(label, others, mode, last=visit == len(every) - 1)
                 self._scored = (self._scored or 0) + 1
                 self._keep(task)
             self._finish_curve(task)
             self._scored = None
 
-    def _asked(self, *, last: bool) -> list[tuple[str | None, str, str]]:
-        """What is evaluated after a visit: set (None for what is trained in), task and mode."""
+    def _asked(self, *, last: bool) -> list[tuple[str | None, list[str], str]]:
+        """What is evaluated after a visit: set (None for what is trained in), tasks of it, and mode."""
         learned = self.learned
         modes = learned.modes if last or learned.followed is None else learned.followed
         sets: dict[str | None, Mapping[str, Any]] = {None: self.plan.tasks}
         if last:
             sets |= self.plan.unseen  # type: ignore[arg-type]
-        return [(label, task, mode) for label, tasks in sets.items() for task in tasks for mode in modes]
+        return [
+            (label, some, mode)
+            for label, tasks in sets.items()
+            for some in ([list(tasks)] if learned.together else [[task] for task in tasks])
+            for mode in modes
+        ]
 
     def tell(self, what: str, seen: int) -> None:
         """Say what is done, and how many steps of this visit are."""
@@ -155,8 +161,8 @@ class Visits:
             self._journals[task] = Journal(self.envs[task])
             if self._exact and not self._journals[task].replay(kept["envs"][task]):
                 raise OwlStateError(
-                    f"the environment of {task!r} behaved differently when its actions were repeated, so that "
-                    f"the run cannot continue; remove {self.keeper.path} to start it again"
+                    f"the environment of {task!r} behaved differently when its actions were repeated, so "
+                    f"that the run cannot continue; remove {self.keeper.path} to start it again"
                 )
             if not self._exact:
                 seed_env(self.envs[task], self.seed)
@@ -233,22 +239,23 @@ class Visits:
         seed_env(env, self.seed)
         return env
 
-    def _score(self, label: str | None, task: str, mode: str, *, last: bool) -> list[Row]:
-        """One evaluation, in a new environment; nothing if the method cannot act there yet."""
-        with self._evaluating(label, task) as asked:
-            found = self.learned.rows(*asked, mode=mode, last=last, **self._episodes)
+    def _score(self, label: str | None, tasks: list[str], mode: str, *, last: bool) -> list[Row]:
+        """One evaluation, in new environments; nothing of tasks in which the method cannot act yet."""
+        with ExitStack() as stack:
+            envs = {task: stack.enter_context(self._evaluating(label, task)) for task in tasks}
+            found = self.learned.rows(envs, mode=mode, last=last, **self._episodes)
         for row in found:
             if row["kind"] == "score" and label is None:
                 value = float(row[MEASURES[self.plan.measure]])
-                self.show(self.plan.steps[task], {f"score {mode}/{task}": value})
+                self.show(self.plan.steps[row["task"]], {f"score {mode}/{row['task']}": value})
         where = {"visit": self._visit} if label is None else {"visit": self._visit, "set": label}
         return [{"kind": row["kind"], **where, **row} for row in found]
 
     def look_at(self, training: str, seen: int) -> None:
         """Points of the learning curve: of the task in training, and of others that the method watches."""
         for task in self.learned.watched(training):
-            with self._evaluating(None, task) as asked:
-                found = self.learned.look(*asked, **self._episodes)
+            with self._evaluating(None, task) as env:
+                found = self.learned.look(env, task, **self._episodes)
             self._point(task, seen, {"mean_return": found.mean, "success": found.success})
             self.show(seen, {f"curve/{task}": found.mean})
 
@@ -271,14 +278,14 @@ class Visits:
         return {"episodes": self.plan.eval_episodes, "seed": EVALUATION + self.seed}
 
     @contextmanager
-    def _evaluating(self, label: str | None, task: str) -> Iterator[tuple[Any, str]]:
-        """A new environment of a task, and its name; what is drawn inside changes no training."""
+    def _evaluating(self, label: str | None, task: str) -> Iterator[Any]:
+        """A new environment of a task; what is drawn inside changes no training."""
         tasks = self.plan.tasks if label is None else self.plan.unseen[label]
         env = self.method.view(make_env(tasks[task], self.seed))
         if label is None:
             share_statistics(self.envs[task], env)
         with kept_generators(), closing(env):
-            yield env, task
+            yield env
 
 
 class _Look(Watch):
