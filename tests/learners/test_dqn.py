@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from owlrl.experiments.episodes import greedy_success
+from owlrl.experiments.session import greedy_score
 from torch import nn
 
 from owlrl import DistillationRegularizer, OwlWrapper, PrioritizedSampler, TaskScopedReplay
@@ -151,13 +151,13 @@ def test_what_is_handed_over_holds_a_level():
 
     def look(agent, frames):
         if frames > 9_000 and frames % 160 == 0:
-            held.append(greedy_success(agent.target, 0, envs.table))
+            held.append(greedy_score(agent.target, 0, envs.table).success == 1.0)
 
     agent = DQN(envs, seed=0)
     agent.learn(12_000, callback=look)
     assert len(held) > 15 and all(held)
     agent.hand_over()
-    assert greedy_success(agent.q, 0, envs.table)
+    assert greedy_score(agent.q, 0, envs.table).success == 1.0
 
 
 def weights(agent) -> list[torch.Tensor]:
@@ -226,7 +226,7 @@ def test_short_pieces_learn_a_level():
     agent = DQN(envs, seed=0)
     for _ in range(24):
         agent.learn(512)
-    assert greedy_success(agent.target, 0, envs.table)
+    assert greedy_score(agent.target, 0, envs.table).success == 1.0
 
 
 def test_another_environment_starts_afresh():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from owlrl.experiments.training import repeatable
+from owlrl.experiments.repeatable import repeatable
 from stable_baselines3 import DQN
 
 from owlrl.adapters.sb3.whole import at_border, load_model_state, model_state, put_back
