@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from owlrl.experiments.session import greedy_score
 from torch import nn
 
 from owlrl import DistillationRegularizer, OwlWrapper, PrioritizedSampler, TaskScopedReplay
 from owlrl.envs import CrossroadsEnv, TabulatedVectorEnv, tabulate
 from owlrl.errors import NonFiniteError, OwlError
+from owlrl.experiments.session import greedy_score
 from owlrl.learners import DQN, FAST, PAPER, DQNConfig
 from tests.own_dqn import SIZE, Signs, score
 
