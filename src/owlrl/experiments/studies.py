@@ -86,7 +86,17 @@ def run_all(
     save_every: float = SAVE_EVERY,
     where: str = "run_all",
 ) -> tuple[list[Trial], Errors]:
-    """Run what a directory does not have yet; returns all trials, and errors (see ``run_trials``).
+    """Run what a directory does not have yet; returns all trials, and errors: method, seed and text.
+
+    Args:
+        runs: what to do; each once.
+        directory: of finished and unfinished runs.
+        jobs: how many at once; a cluster does as many as it has workers.
+        backend: "loky" for processes of this machine, "dask" for a Dask cluster.
+        scheduler: the address of the cluster's scheduler.
+        progress: show on stderr what is running and how long it will take.
+        save_every: seconds of each run's work that a kill may cost.
+        where: whose messages these are.
 
     >>> import tempfile
     >>> from owlrl.experiments import Run, run_all
@@ -388,7 +398,7 @@ def reproduce(
         methods: only these; empty for all that the study has.
         frames: per task, instead of the study's own.
         data: folder of a data set, for a study that needs one.
-        places: ``jobs``, ``backend``, ``scheduler``, ``progress`` and ``save_every`` of ``run_trials``.
+        places: ``jobs``, ``backend``, ``scheduler``, ``progress`` and ``save_every`` of `run_all`.
 
     >>> from owlrl.experiments import reproduce
     >>> reproduce("sc3", "runs", seeds=0)
