@@ -72,7 +72,7 @@ def main(*, quick: bool = False) -> list[Row]:
     contestants: list[Callable[[], object]] = []
     for tasks in TASKS:
         q, ewc = learned(tasks)
-        terms = [(t["importance"], t["anchor"]) for t in ewc.state_dict()["terms"]["q"].values()]
+        terms = [(kept["q"]["importance"], kept["q"]["anchor"]) for kept in ewc.kept.values()]
         optimizer = NoStep(list(q.parameters()))
         ewc.attach(optimizer)
         contestants += [loop_over_tasks(q, terms), optimizer.step]

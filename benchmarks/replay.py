@@ -134,8 +134,7 @@ def against_choice(replay: TaskScopedReplay, rows: int, batch: int, repeats: int
         return drawn
 
     before, after = side_by_side([plain, ours], rounds=max(3, repeats // 5), calls=5)
-    name = f"prioritised: sample {batch} of {rows:,} and update, against Generator.choice"
-    return Row(name, before, after)
+    return Row(f"prioritised: sample {batch} of {rows:,} and update, against Generator.choice", before, after)
 
 
 def adding(rows: int, repeats: int) -> list[Row]:

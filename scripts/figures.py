@@ -357,7 +357,7 @@ def speed_table() -> list[str]:
 
 def draw_speed() -> Any:
     """How many times as fast as the plain way, from the table of the benchmarks."""
-    rows = [(row[0], float(row[-1])) for row in map(cells, speed_table()[2:])]
+    rows = [(row[0], float(row[3])) for row in map(cells, speed_table()[2:])]
     figure = new_figure(10, 0.8 + 0.2 * len(rows))
     axes = figure.subplots()
     places = np.arange(len(rows))[::-1]
