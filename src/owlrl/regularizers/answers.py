@@ -21,6 +21,9 @@ CHUNK = 1024  # rows answered at once
 AVERAGED = 0.02  # of a new gradient norm in the running mean
 PULL = 30.0  # norm of the pull over that of the learner's gradient, per spread of drift
 MOST_PULL = 5.0  # and at most: more leaves later tasks too little to learn with
+CALM = 0.1  # spreads: where old heads drift less
+CALM_FOR = 32  # in so many comparisons one after the other,
+RARELY = 4  # they are compared at every so many steps only
 
 
 def distillation_loss(output: Tensor, stored: Tensor) -> Tensor:
@@ -57,6 +60,11 @@ def differences(output: Tensor, target: Tensor, factor: Tensor) -> Tensor:
 def answer_loss(output: Tensor, target: Tensor, factor: Tensor) -> Tensor:
     """The mean over rows of the sums of squares of `differences`."""
     return differences(output, target, factor).square().sum() / len(output)
+
+
+def settling_loss(output: Tensor, target: Tensor, factor: Tensor) -> Tensor:
+    """``mean_b log(1 + d_b)``, d_b the squared drift of a row: a few that cannot be held do not decide."""
+    return differences(output, target, factor).square().sum(1).log1p().mean()
 
 
 def output_spread(outputs: Tensor, *, each: bool = False) -> Tensor:
@@ -105,12 +113,14 @@ def fused_pull(
     rows: tuple[tuple[Tensor, ...], Tensor, Tensor],
     heads: list[Tensor],
     mean: Tensor,
+    times: Tensor,
 ) -> tuple[list[Tensor], list[Tensor]]:
     """The pull without a strength as a pure function of tensors, for a step that is compiled as a whole.
 
     ``where`` are the places of the shared parameters, ``rows`` the inputs and what `differences` needs beside
     outputs, ``heads`` the weights of each row's head, ``mean`` the running mean of gradient norms so far (NaN
-    at first). Gives the gradients; the new mean, the gradient's norm and the pull's; and squared drifts (B,).
+    at first), ``times`` the steps since the last pull. Gives the gradients; the new mean, the gradient's norm
+    and the pull's; and squared drifts (B,).
     """
     inputs, target, factor = rows
 
@@ -123,7 +133,7 @@ def fused_pull(
     own, length = total_norm([gradients[k] for k in where]), total_norm(slopes)
     mean = torch.where(mean.isnan(), own, mean)
     mean = mean + AVERAGED * (own - mean)
-    size = pull_factor(length, mean, value.double().sqrt())
+    size = pull_factor(length, times * mean, value.double().sqrt())
     found = list(gradients)
     for k, slope in zip(where, slopes, strict=True):
         found[k] = found[k] + size.to(slope) * slope

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -21,7 +22,10 @@ from owlrl.memory.task_memory import TaskMemory, gather_rows
 from owlrl.protocols import Consolidation, MultiHead
 from owlrl.regularizers.answers import (
     AVERAGED,
+    CALM,
+    CALM_FOR,
     CHUNK,
+    RARELY,
     answer_loss,
     answers,
     comparable,
@@ -31,6 +35,7 @@ from owlrl.regularizers.answers import (
     outputs_before_and_now,
     placed,
     pull_factor,
+    settling_loss,
     widened,
 )
 from owlrl.regularizers.base import (
@@ -44,6 +49,7 @@ from owlrl.regularizers.base import (
     strength_of,
     tensor_problems,
 )
+from owlrl.regularizers.settling import settle
 
 __all__ = ["DistillationRegularizer"]
 
@@ -54,6 +60,10 @@ AT_ONCE_BYTES = 2**23  # unless they would take more than this
 NOTED = 8  # every so many comparisons the drift of each task is noted
 DRIFTED = 10.0  # spreads: CartPole runs that keep everything reach 8 while they learn
 DRAWN = ("head", "seed", "parts", "used", "then")
+SETTLED = 500  # steps of the shared layers towards all stored outputs at the end of a task, at most,
+OF_VISIT = 4  # one for so many of the visit's own steps
+SETTLED_ROWS = 128  # rows of such a step
+CHECKED = 8  # batches of them that tell whether it helped
 FULL = 50  # notes of such a drift in a row that say that the trunk is full
 
 
@@ -107,8 +117,10 @@ class DistillationRegularizer(Regularizer):
     pull on the shared parameters has a norm relative to that of the learner's own gradient there (a running
     mean), which grows with the drift. The pull then follows the scale of rewards and the learner's loss. Old
     heads stay bit for bit as they are: Adam's steps are as large for a gradient that is nothing but noise, so
-    heads that got one would jitter by the step size, which is much where Q-values are small. With a
-    ``strength`` and memory, trunk and old heads both learn from the penalty.
+    heads that got one would jitter by the step size, which is much where Q-values are small. While the drift
+    stays small, it is compared at every fourth step only. At the end of a task the trunk settles: up to 500
+    steps, a quarter of the visit's own at most, towards what every head answered on its rows, the newest
+    included. With a ``strength`` and memory, trunk and old heads both learn from the penalty.
 
     The network is called in evaluation mode. Use either `attach`, as `OwlWrapper` does, or `penalty` in
     your own loss, with a ``strength``.
@@ -162,7 +174,9 @@ class DistillationRegularizer(Regularizer):
         self.strength = checked
         self._rng = own_generator(self.seed, 0xD157)
         self._held: dict[str, tuple[list[str], np.ndarray]] = {}  # per network: tasks, and their heads
-        self._steps: dict[str, int] = {}  # of each network's optimizer, since something is kept
+        self._steps: dict[str, int] = {}  # of each network's optimizer in this visit, if something is kept
+        self._since: dict[str, int] = {}  # those since the last comparison
+        self._calm: dict[str, int] = {}  # comparisons one after the other with a small drift
         self._drawn: dict[str, _Drawn] = {}  # per network: rows for the next comparisons
         self._gradient: dict[str, float] = {}  # running mean of the learner's gradient norm
         self._drift: dict[str, dict[str, float]] = {}  # per network and task, in spreads
@@ -174,13 +188,20 @@ class DistillationRegularizer(Regularizer):
         """Keep the outputs of ``task`` now; replaces what was kept of it."""
         held = self._check_context(task, context)
         if self.states == "memory":
+            before = self.kept
             self._keep(task, context, {name: self._answered(task, name, c) for name, c in held.items()})
+            try:
+                self._settle()
+            except BaseException:
+                self._set_kept(before)
+                raise
         else:
             entries = {name: self._weights(name, c) for name, c in held.items()}
             self._keep(task, context, entries)
             if entries:
                 self._set_kept({task: self.kept[task]})
         self._drifting.clear()
+        self._steps.clear()
 
     @property
     def needs_no_gradient(self) -> bool:
@@ -195,8 +216,10 @@ class DistillationRegularizer(Regularizer):
     def fused(self, optimizer: Optimizer, parameters: Sequence[nn.Parameter]) -> Fused | None:
         """The relative pull of the default form; others train heads, or need more than the parameters."""
         name = self._only_network(optimizer)
-        if name is None or self.strength is not None or self.states != "memory" or self.every > 1:
+        if name is None or self.strength is not None or self.states != "memory":
             return None
+        if name in self._held and not self._is_due(name):
+            return Fused(None, _no_pull, partial(self._pass_by, name), _tell_nobody, self.networks[name])
         key = (self.networks[name].pointer.head, *map(id, parameters))
         if name not in self._fused or self._fused[name][0] != key:
             self._fused[name] = key, self._fused_for(name, parameters)
@@ -216,6 +239,8 @@ class DistillationRegularizer(Regularizer):
             **super().state_dict(),
             "drawn": {name: dict(zip(DRAWN, drawn, strict=False)) for name, drawn in self._drawn.items()},
             "steps": dict(self._steps),
+            "since": dict(self._since),
+            "calm": dict(self._calm),
             "gradient": dict(self._gradient),
             "generator": dict(self._rng.bit_generator.state),
         }
@@ -237,7 +262,10 @@ class DistillationRegularizer(Regularizer):
         for name, each in state_dict.get("drawn", {}).items():
             head, seed, parts, used, then = (int(each[key]) for key in DRAWN)
             self._drawn[name] = _Drawn(head, seed, parts, used, then)
-        self._steps = {name: int(count) for name, count in state_dict.get("steps", {}).items()}
+        self._steps, self._since, self._calm = (
+            {name: int(count) for name, count in state_dict.get(key, {}).items()}
+            for key in ("steps", "since", "calm")
+        )
         self._gradient = {name: float(norm) for name, norm in state_dict.get("gradient", {}).items()}
         self._drift, self._drifting, self._notes = {}, {}, {}
 
@@ -356,24 +384,25 @@ class DistillationRegularizer(Regularizer):
             parts = 1 if drawn is None else drawn.then
             drawn = _Drawn(head, int(self._rng.integers(2**62)), parts, 0, parts)
         if not drawn.rows:
-            drawn = self._drawn_rows(name, drawn)
+            drawn = self._drawn_rows(name, drawn, self.batch_size)
             if not drawn.rows:
                 return None
         rows = drawn.rows[drawn.used]
         self._drawn[name] = drawn._replace(used=drawn.used + 1)
         return drawn, rows
 
-    def _drawn_rows(self, name: str, drawn: _Drawn) -> _Drawn:
-        """Draw them: each part is spread evenly over the same tasks."""
+    def _drawn_rows(self, name: str, drawn: _Drawn, size: int) -> _Drawn:
+        """Draw them: each part has ``size`` rows, spread evenly over the same tasks, the newest first."""
         network, rng = self.networks[name], np.random.default_rng(drawn.seed)
         tasks, heads = self._held.get(name, ([], np.zeros(0, np.int64)))
         others = rng.permutation(np.flatnonzero(heads != drawn.head))
+        others = others[np.argsort(heads[others] != network.pointer.head, kind="stable")]
         trained = self.strength is not None
-        others = others[: min(MOST_TRAINED if trained else MOST_TASKS, self.batch_size)]
+        others = others[: min(MOST_TRAINED if trained else MOST_TASKS, size)]
         if not len(others):
             return drawn
         entries = {tasks[place]: self._entry_of(name, tasks[place], network) for place in others.tolist()}
-        of_row = np.arange(self.batch_size) % len(others)
+        of_row = np.arange(size) % len(others)
         counts = drawn.parts * np.bincount(of_row)
         index = {
             task: rng.integers(0, len(entry["outputs"]), count)
@@ -387,14 +416,14 @@ class DistillationRegularizer(Regularizer):
         unit = _taken(torch.stack(widened([e["unit"] for e in entries.values()], 1.0)), of_row).to(like)
         each = unit.repeat(drawn.parts, 1)
         target, factor = comparable(_taken(stored, order).to(like), None if trained else each)
-        pieces = [torch.split(x, self.batch_size) for x in (*inputs, target, factor)]
+        pieces = [torch.split(x, size) for x in (*inputs, target, factor)]
         rows = [_Rows(tuple(piece[:-2]), *piece[-2:]) for piece in zip(*pieces, strict=True)]
         on = dict(network.shared_parameters())
         for head in heads[others].tolist() if trained else ():
             on |= network.head_parameters(head)
-        size = sum(x.nbytes for x in inputs) // drawn.parts
+        part = sum(x.nbytes for x in inputs) // drawn.parts
         return drawn._replace(
-            then=max(1, min(AT_ONCE, AT_ONCE_BYTES // max(size, 1))),
+            then=max(1, min(AT_ONCE, AT_ONCE_BYTES // max(part, 1))),
             rows=rows,
             tasks=list(entries),
             of_row=of_row,
@@ -439,14 +468,18 @@ class DistillationRegularizer(Regularizer):
         if found is None:
             return None
         drawn, rows = found
-        network = self.networks[name]
-        assert drawn.heads is not None and drawn.unit is not None and drawn.of_row is not None
-        with eval_mode(network.module), network.pointer.fixed(drawn.fixed):
-            output = network.per_row(*rows.inputs, heads=drawn.heads)
+        assert drawn.unit is not None and drawn.of_row is not None
+        output = self._output(name, drawn, rows)
         count = self._notes[name] = self._notes.get(name, -1) + 1
         if count % NOTED == 0:
             self._note(name, self._squares(output, rows, drawn.unit), drawn.tasks, drawn.of_row)
         return _Compared(answer_loss(output, rows.target, rows.factor), drawn.on)
+
+    def _output(self, name: str, drawn: _Drawn, rows: _Rows) -> Tensor:
+        network = self.networks[name]
+        assert drawn.heads is not None
+        with eval_mode(network.module), network.pointer.fixed(drawn.fixed):
+            return network.per_row(*rows.inputs, heads=drawn.heads)
 
     def _compare_current(self, name: str) -> _Compared | None:
         held = self._held.get(name)
@@ -507,20 +540,73 @@ class DistillationRegularizer(Regularizer):
                 stacklevel=2,
             )
 
+    # --- settling ---
+
+    def _settle(self) -> None:
+        """Let the shared parameters of all networks return to all that is stored (see `settling`)."""
+        names = [name for name, (tasks, _) in self._held.items() if len(tasks) > 1]
+        steps = min(SETTLED, max((self._steps.get(name, 0) for name in names), default=0) // OF_VISIT)
+        found = [p for name in names for p in self.networks[name].shared_parameters().values()]
+        parameters = list({id(p): p for p in found if p.requires_grad}.values())
+        if self.strength is not None or not steps or not parameters:
+            return
+        batches = {name: self._all_rows(name) for name in names}
+        checked = {name: list(islice(batches[name], CHECKED)) for name in names}
+
+        def loss() -> Tensor:
+            return torch.stack([self._settling_loss(name, *next(batches[name])) for name in names]).sum()
+
+        @torch.no_grad()
+        def check() -> float:
+            parts = [self._settling_loss(name, *rows) for name in names for rows in checked[name]]
+            return float(torch.stack(parts).sum())
+
+        with torch.enable_grad():
+            settle(parameters, loss, check, steps)
+
+    def _all_rows(self, name: str) -> Iterator[tuple[_Drawn, _Rows]]:
+        """Rows of all tasks, batch after batch, without end."""
+        parts = 1
+        while True:
+            drawn = _Drawn(-1, int(self._rng.integers(2**62)), parts, 0, parts)
+            drawn = self._drawn_rows(name, drawn, SETTLED_ROWS)
+            yield from ((drawn, rows) for rows in drawn.rows)
+            parts = drawn.then
+
+    def _settling_loss(self, name: str, drawn: _Drawn, rows: _Rows) -> Tensor:
+        return settling_loss(self._output(name, drawn, rows), rows.target, rows.factor)
+
     # --- the pull ---
+
+    def _is_due(self, name: str) -> bool:
+        """Whether the step that comes now is compared."""
+        gap: int = self.every * (RARELY if self._calm.get(name, 0) >= CALM_FOR else 1)
+        return self._since.get(name, 0) + 1 >= gap
+
+    def _pass_by(self, name: str) -> tuple[()]:
+        """Count a step."""
+        self._steps[name] = self._steps.get(name, 0) + 1
+        self._since[name] = self._since.get(name, 0) + 1
+        return ()
+
+    def _compared(self, name: str, drift: float = math.inf) -> int:
+        """Note that this step was compared, with what drift; the steps since the last time."""
+        self._calm[name] = self._calm.get(name, 0) + 1 if drift < CALM else 0
+        return self._since.pop(name)
 
     def _pull(self, name: str, mine: Owned, scale: Tensor | None) -> Pull | None:
         if name not in self._held or not strength_of(self.strength, name):
             return None
-        self._steps[name] = self._steps.get(name, 0) + 1
-        if self._steps[name] % self.every:
+        due = self._is_due(name)
+        self._pass_by(name)
+        if not due:
             return None
         with torch.enable_grad():
             found = self._compare(name)
             if found is None:
                 return None
             if self.strength is not None:
-                strength = self.every * strength_of(self.strength, name)
+                strength = self._compared(name) * strength_of(self.strength, name)
                 return gradient_of(strength * found.loss, found.on.values(), mine)
             return self._relative_pull(name, found, mine, scale)
 
@@ -539,7 +625,8 @@ class DistillationRegularizer(Regularizer):
             mean = self._gradient.setdefault(name, norm if math.isfinite(norm) else 0.0)
             if math.isfinite(norm):
                 mean = self._gradient[name] = mean + AVERAGED * (norm - mean)
-            factor = pull_factor(math.hypot(*norms[len(own) :]), self.every * mean, math.sqrt(loss))
+            times = self._compared(name, math.sqrt(loss))
+            factor = pull_factor(math.hypot(*norms[len(own) :]), times * mean, math.sqrt(loss))
             return parameters, list(torch._foreach_mul(grads, factor))
 
     def _fused_for(self, name: str, parameters: Sequence[nn.Parameter]) -> Fused | None:
@@ -565,7 +652,7 @@ class DistillationRegularizer(Regularizer):
 
     def _fused_inputs(self, name: str, order: list[int]) -> tuple[Any, ...]:
         """Rows, what the heads answered, those heads' weights row by row, and the mean of gradient norms."""
-        self._steps[name] = self._steps.get(name, 0) + 1
+        self._pass_by(name)
         found = self._draw(name)
         assert found is not None  # some other head is held
         drawn, rows = found
@@ -576,12 +663,13 @@ class DistillationRegularizer(Regularizer):
             stacked = [torch.stack([own[k].detach() for own in heads]) for k in order]
             self._drawn[name] = self._drawn[name]._replace(stacked=stacked)
             drawn = self._drawn[name]
-        mean = torch.tensor(self._gradient.get(name, math.nan), dtype=torch.float64)
-        return rows, drawn.stacked, mean
+        numbers = (self._gradient.get(name, math.nan), float(self._since[name]))
+        return rows, drawn.stacked, *(torch.tensor(x, dtype=torch.float64) for x in numbers)
 
     def _fused_told(self, name: str, told: Sequence[Tensor]) -> None:
         numbers, drifts = told
         mean, own, added = numbers.tolist()
+        self._compared(name, math.sqrt(float(drifts.mean())))
         self._gradient[name] = mean
         count, drawn = self._notes.get(name, -1) + 1, self._drawn[name]
         self._notes[name] = count
@@ -590,6 +678,14 @@ class DistillationRegularizer(Regularizer):
             self._note(name, drifts, drawn.tasks, drawn.of_row)
         if self._is_measured(name):
             self._relative[name] = torch.tensor(added / own if own else math.inf)
+
+
+def _no_pull(_: Any, _parameters: Any, gradients: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+    return gradients, []
+
+
+def _tell_nobody(_: Sequence[Tensor]) -> None:
+    pass
 
 
 def _kind(x: Tensor) -> tuple[object, ...]:
