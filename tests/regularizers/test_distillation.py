@@ -19,7 +19,7 @@ from owlrl.heads import MultiHeadQ, promote_output_layers
 from owlrl.protocols import Consolidation, Regularizer
 from owlrl.regularizers import DistillationRegularizer, distillation_loss, output_spread
 from owlrl.regularizers.answers import MOST_PULL, PULL, pull_factor
-from owlrl.regularizers.distillation import AT_ONCE, MOST_TASKS, MOST_TRAINED
+from owlrl.regularizers.drawing import AT_ONCE, MOST_TASKS, MOST_TRAINED
 from owlrl.td import taken
 from owlrl.types import Transitions
 from tests.regularizers.helpers import (

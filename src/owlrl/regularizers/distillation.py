@@ -36,7 +36,6 @@ from owlrl.regularizers.answers import (
     placed,
     pull_factor,
     settling_loss,
-    widened,
 )
 from owlrl.regularizers.base import (
     Fused,
@@ -49,48 +48,18 @@ from owlrl.regularizers.base import (
     strength_of,
     tensor_problems,
 )
+from owlrl.regularizers.drawing import DRAWN, Drawn, Rows, draw_rows, taken_rows
 from owlrl.regularizers.settling import settle
 
 __all__ = ["DistillationRegularizer"]
 
-MOST_TASKS = 16  # that one batch is drawn from: more would cost, and over time all have their turn
-MOST_TRAINED = 4  # and where heads are trained with the trunk
-AT_ONCE = 32  # comparisons that rows are drawn for at once
-AT_ONCE_BYTES = 2**23  # unless they would take more than this
 NOTED = 8  # every so many comparisons the drift of each task is noted
 DRIFTED = 10.0  # spreads: CartPole runs that keep everything reach 8 while they learn
-DRAWN = ("head", "seed", "parts", "used", "then")
 SETTLED = 500  # steps of the shared layers towards all stored outputs at the end of a task, at most,
 OF_VISIT = 4  # one for so many of the visit's own steps
 SETTLED_ROWS = 128  # rows of such a step
 CHECKED = 8  # batches of them that tell whether it helped
 FULL = 50  # notes of such a drift in a row that say that the trunk is full
-
-
-class _Rows(NamedTuple):
-    """B rows that are compared at a time: inputs, and what `answer_loss` needs beside outputs (B, A)."""
-
-    inputs: tuple[Tensor, ...]
-    target: Tensor
-    factor: Tensor
-
-
-class _Drawn(NamedTuple):
-    """Rows for several comparisons, drawn while ``head`` was active; after loading, only how to again."""
-
-    head: int
-    seed: int
-    parts: int
-    used: int
-    then: int  # parts to draw next time
-    rows: list[_Rows] = []  # noqa: RUF012, never changed
-    tasks: list[str] = []  # noqa: RUF012
-    of_row: np.ndarray | None = None  # which of the tasks, (B,) for each part
-    heads: Tensor | None = None  # and its head, (B,)
-    unit: Tensor | None = None  # (B, A)
-    on: dict[str, nn.Parameter] = {}  # noqa: RUF012, what learns from it
-    fixed: dict[Any, Any] | None = None  # weights of heads that do not
-    stacked: list[Tensor] = []  # noqa: RUF012, the same row by row, made when asked for
 
 
 class _Compared(NamedTuple):
@@ -177,7 +146,7 @@ class DistillationRegularizer(Regularizer):
         self._steps: dict[str, int] = {}  # of each network's optimizer in this visit, if something is kept
         self._since: dict[str, int] = {}  # those since the last comparison
         self._calm: dict[str, int] = {}  # comparisons one after the other with a small drift
-        self._drawn: dict[str, _Drawn] = {}  # per network: rows for the next comparisons
+        self._drawn: dict[str, Drawn] = {}  # per network: rows for the next comparisons
         self._gradient: dict[str, float] = {}  # running mean of the learner's gradient norm
         self._drift: dict[str, dict[str, float]] = {}  # per network and task, in spreads
         self._drifting: dict[str, int] = {}  # notes in a row of a drift that is too large
@@ -261,7 +230,7 @@ class DistillationRegularizer(Regularizer):
         self._drawn = {}
         for name, each in state_dict.get("drawn", {}).items():
             head, seed, parts, used, then = (int(each[key]) for key in DRAWN)
-            self._drawn[name] = _Drawn(head, seed, parts, used, then)
+            self._drawn[name] = Drawn(head, seed, parts, used, then)
         self._steps, self._since, self._calm = (
             {name: int(count) for name, count in state_dict.get(key, {}).items()}
             for key in ("steps", "since", "calm")
@@ -376,13 +345,13 @@ class DistillationRegularizer(Regularizer):
         parts = [self.learner.inputs(name, memory.gather(numbers)) for memory, numbers in pairs]
         return tuple(torch.cat(column) for column in zip(*parts, strict=True))
 
-    def _draw(self, name: str) -> tuple[_Drawn, _Rows] | None:
+    def _draw(self, name: str) -> tuple[Drawn, Rows] | None:
         """Rows of tasks of other heads, to be compared now; None if there is none."""
         head = self.networks[name].pointer.head
         drawn = self._drawn.get(name)
         if drawn is None or drawn.head != head or drawn.used == drawn.parts:
             parts = 1 if drawn is None else drawn.then
-            drawn = _Drawn(head, int(self._rng.integers(2**62)), parts, 0, parts)
+            drawn = Drawn(head, int(self._rng.integers(2**62)), parts, 0, parts)
         if not drawn.rows:
             drawn = self._drawn_rows(name, drawn, self.batch_size)
             if not drawn.rows:
@@ -391,46 +360,16 @@ class DistillationRegularizer(Regularizer):
         self._drawn[name] = drawn._replace(used=drawn.used + 1)
         return drawn, rows
 
-    def _drawn_rows(self, name: str, drawn: _Drawn, size: int) -> _Drawn:
-        """Draw them: each part has ``size`` rows, spread evenly over the same tasks, the newest first."""
-        network, rng = self.networks[name], np.random.default_rng(drawn.seed)
-        tasks, heads = self._held.get(name, ([], np.zeros(0, np.int64)))
-        others = rng.permutation(np.flatnonzero(heads != drawn.head))
-        others = others[np.argsort(heads[others] != network.pointer.head, kind="stable")]
-        trained = self.strength is not None
-        others = others[: min(MOST_TRAINED if trained else MOST_TASKS, size)]
-        if not len(others):
-            return drawn
-        entries = {tasks[place]: self._entry_of(name, tasks[place], network) for place in others.tolist()}
-        of_row = np.arange(size) % len(others)
-        counts = drawn.parts * np.bincount(of_row)
-        index = {
-            task: rng.integers(0, len(entry["outputs"]), count)
-            for (task, entry), count in zip(entries.items(), counts.tolist(), strict=True)
-        }
-        # from task by task to part by part
-        order = np.argsort(np.argsort(np.tile(of_row, drawn.parts), kind="stable"))
-        stored = torch.cat(widened([_taken(e["outputs"], index[t]) for t, e in entries.items()], -torch.inf))
-        inputs = placed(network, tuple(_taken(x, order) for x in self._inputs(name, entries, index)))
-        like = next(network.module.parameters())
-        unit = _taken(torch.stack(widened([e["unit"] for e in entries.values()], 1.0)), of_row).to(like)
-        each = unit.repeat(drawn.parts, 1)
-        target, factor = comparable(_taken(stored, order).to(like), None if trained else each)
-        pieces = [torch.split(x, size) for x in (*inputs, target, factor)]
-        rows = [_Rows(tuple(piece[:-2]), *piece[-2:]) for piece in zip(*pieces, strict=True)]
-        on = dict(network.shared_parameters())
-        for head in heads[others].tolist() if trained else ():
-            on |= network.head_parameters(head)
-        part = sum(x.nbytes for x in inputs) // drawn.parts
-        return drawn._replace(
-            then=max(1, min(AT_ONCE, AT_ONCE_BYTES // max(part, 1))),
-            rows=rows,
-            tasks=list(entries),
-            of_row=of_row,
-            heads=torch.from_numpy(heads[others][of_row]).to(like.device),
-            unit=unit,
-            on=on,
-            fixed=None if trained else {},
+    def _drawn_rows(self, name: str, drawn: Drawn, size: int) -> Drawn:
+        network = self.networks[name]
+        return draw_rows(
+            drawn,
+            size,
+            network,
+            *self._held.get(name, ([], np.zeros(0, np.int64))),
+            entry_of=partial(self._entry_of, name, network=network),
+            inputs_of=partial(self._inputs, name),
+            trained=self.strength is not None,
         )
 
     def _inputs(
@@ -440,7 +379,7 @@ class DistillationRegularizer(Regularizer):
         if not any("inputs" in entry for entry in drawn.values()):
             return self._rows(name, index)
         parts = [
-            tuple(_taken(x, index[task]) for x in entry["inputs"])
+            tuple(taken_rows(x, index[task]) for x in entry["inputs"])
             if "inputs" in entry
             else self._rows(name, {task: index[task]})
             for task, entry in drawn.items()
@@ -475,7 +414,7 @@ class DistillationRegularizer(Regularizer):
             self._note(name, self._squares(output, rows, drawn.unit), drawn.tasks, drawn.of_row)
         return _Compared(answer_loss(output, rows.target, rows.factor), drawn.on)
 
-    def _output(self, name: str, drawn: _Drawn, rows: _Rows) -> Tensor:
+    def _output(self, name: str, drawn: Drawn, rows: Rows) -> Tensor:
         network = self.networks[name]
         assert drawn.heads is not None
         with eval_mode(network.module), network.pointer.fixed(drawn.fixed):
@@ -492,7 +431,7 @@ class DistillationRegularizer(Regularizer):
         with eval_mode(network.module):
             before, now = outputs_before_and_now(network, entry["head"], entry["weights"], inputs)
         unit = entry["unit"].to(now).expand(len(now), -1)
-        rows = _Rows(inputs, *comparable(before, None if self.strength is not None else unit))
+        rows = Rows(inputs, *comparable(before, None if self.strength is not None else unit))
         self._note(name, self._squares(now, rows, unit), [task], np.zeros(len(now), int))
         return _Compared(answer_loss(now, rows.target, rows.factor), dict(network.shared_parameters()))
 
@@ -514,7 +453,7 @@ class DistillationRegularizer(Regularizer):
         return inputs
 
     @torch.no_grad()
-    def _squares(self, output: Tensor, rows: _Rows, unit: Tensor) -> Tensor:
+    def _squares(self, output: Tensor, rows: Rows, unit: Tensor) -> Tensor:
         """Squared drift of each row (B,), in spreads."""
         errors = differences(output, rows.target, rows.factor)
         if self.strength is not None:
@@ -564,16 +503,16 @@ class DistillationRegularizer(Regularizer):
         with torch.enable_grad():
             settle(parameters, loss, check, steps)
 
-    def _all_rows(self, name: str) -> Iterator[tuple[_Drawn, _Rows]]:
+    def _all_rows(self, name: str) -> Iterator[tuple[Drawn, Rows]]:
         """Rows of all tasks, batch after batch, without end."""
         parts = 1
         while True:
-            drawn = _Drawn(-1, int(self._rng.integers(2**62)), parts, 0, parts)
+            drawn = Drawn(-1, int(self._rng.integers(2**62)), parts, 0, parts)
             drawn = self._drawn_rows(name, drawn, SETTLED_ROWS)
             yield from ((drawn, rows) for rows in drawn.rows)
             parts = drawn.then
 
-    def _settling_loss(self, name: str, drawn: _Drawn, rows: _Rows) -> Tensor:
+    def _settling_loss(self, name: str, drawn: Drawn, rows: Rows) -> Tensor:
         return settling_loss(self._output(name, drawn, rows), rows.target, rows.factor)
 
     # --- the pull ---
@@ -690,7 +629,3 @@ def _tell_nobody(_: Sequence[Tensor]) -> None:
 
 def _kind(x: Tensor) -> tuple[object, ...]:
     return (x.shape[1:], "floating" if x.is_floating_point() else x.dtype)
-
-
-def _taken(rows: Tensor, index: np.ndarray) -> Tensor:
-    return rows[torch.from_numpy(index).to(rows.device)]
