@@ -440,6 +440,19 @@ class Meddler(BaseCallback):
         return True
 
 
+@pytest.mark.parametrize("kind", [DQN, SAC, TD3])
+def test_a_task_is_exported_for_any_number_of_rows(kind):
+    model = any_model(kind)
+    owl = two_tasks(model, steps=25)
+    many = np.random.default_rng(0).uniform(-1.0, 1.0, (5, 3)).astype(np.float32)
+    for name in owl.tasks:
+        exported = owl.export(name, ZEROS).module()
+        with owl.use(name):
+            for rows in (many, many[:1]):
+                expected = deterministic(model, rows)
+                np.testing.assert_allclose(exported(torch.from_numpy(rows)).numpy(), expected, atol=1e-6)
+
+
 def test_tasks_are_not_switched_inside_a_callback():
     model = dqn()
     owl = OwlWrapper(model)

@@ -224,10 +224,11 @@ class ObservationRows:
             return self._flat(observation)
         if self.parts is None:
             observation = _channels_first(observation, self.space)
-        if observation.numel() != len(observation) * math.prod(self.shape):
+        if math.prod(observation.shape[1:]) != math.prod(self.shape):
             shape = tuple(observation.shape[1:])
             raise OwlValueError(f"observations have shape {shape}; expected {self.shape}, as in training")
-        return observation.reshape(len(observation), *self.shape).to(self.device)
+        # not len(): an exported policy takes any number of rows
+        return observation.reshape(observation.shape[0], *self.shape).to(self.device)
 
     def unpack(self, rows: Tensor) -> Any:
         """What the model's networks are called with for these rows."""
@@ -235,7 +236,7 @@ class ObservationRows:
             return rows
         sizes = [int(np.prod(shape)) for shape in self.parts.values()]
         pieces = zip(self.parts.items(), torch.split(rows, sizes, dim=1), strict=True)
-        return {name: piece.reshape(len(rows), *shape) for (name, shape), piece in pieces}
+        return {name: piece.reshape(rows.shape[0], *shape) for (name, shape), piece in pieces}
 
     def statistics(self, env: VecNormalize) -> tuple[np.ndarray, np.ndarray, float | None]:
         """Mean and deviation of each number in a row by the running statistics of ``env``, and their bound.
