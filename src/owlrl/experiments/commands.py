@@ -17,13 +17,10 @@ from owlrl._arguments import Arguments
 from owlrl.envs import Table
 from owlrl.envs.task_sets import CROSSING, PENDULUM
 from owlrl.errors import OwlValueError
-from owlrl.experiments.comparison import compare, compare_file, kept_trials, list_trials
-from owlrl.experiments.config import Run
+from owlrl.experiments.comparison import compare, compare_file, diagnose, kept_trials, list_trials
+from owlrl.experiments.config import PRESETS, Preset, Run, with_overrides
 from owlrl.experiments.demo import run_demo, run_pendulum_demo, run_stream_demo
-from owlrl.experiments.diagnosis import diagnose
-from owlrl.experiments.keeping import SAVE_EVERY
-from owlrl.experiments.presets import PRESETS, Preset, with_overrides
-from owlrl.experiments.repeatable import repeatable
+from owlrl.experiments.keeping import SAVE_EVERY, repeatable
 from owlrl.experiments.report import write_report
 from owlrl.experiments.results import SEEN, Trial, environment, make_directory
 from owlrl.experiments.session import Session, evaluate, unseen_specs
@@ -32,7 +29,7 @@ from owlrl.experiments.tables import result_text
 from owlrl.experiments.tasks import is_control, is_level_grid, resolve_tasks, seeded_task, tables_of
 from owlrl.learners import DQN, SAC
 
-__all__ = ["Compare", "Demo", "Diagnose", "Evaluate", "Report", "Reproduce", "Train"]
+__all__: list[str] = []
 
 SAME_METHOD = {  # of our own runs: what `compare` calls it
     "owl-memory": "owl",
@@ -45,12 +42,7 @@ CONTROL_DEFAULTS: dict[str, Any] = {"frames": 20_000, "num_envs": 4, "eval_every
 
 @dataclass(frozen=True)
 class Train:
-    """Train a method on tasks one after the other, and evaluate it.
-
-    >>> from owlrl.experiments.commands import Train
-    >>> Train(env_id="owlrl/SimpleCrossing-v0", levels=(3, 7)).run().tasks
-    'owlrl/SimpleCrossing-v0:3,7'
-    """
+    """Train a method on tasks one after the other, and evaluate it."""
 
     tasks: str | None = None
     """a set: SC2, SC3, SC5, SC12, SC3+DK2, Crossroads-2 … Crossroads-8; SC3 if no levels are given"""
@@ -189,13 +181,7 @@ def _make_learner(
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Evaluate a trained run, on its own tasks or on any levels.
-
-    >>> from pathlib import Path
-    >>> from owlrl.experiments.commands import Evaluate
-    >>> Evaluate(Path("runs/x.safetensors"), levels=(1, 2)).episodes
-    16
-    """
+    """Evaluate a trained run, on its own tasks or on any levels."""
 
     checkpoint: Path
     """the .safetensors file that owlrl train wrote"""
@@ -295,12 +281,7 @@ def _same(task: Any, trained: Any) -> bool:
 
 @dataclass(frozen=True)
 class Compare:
-    """Compare methods on your own tasks with your own model, defined in a Python file.
-
-    >>> from pathlib import Path
-    >>> from owlrl.experiments.commands import Compare
-    >>> Compare(Path("my_study.py"), seeds=3).jobs
-    """
+    """Compare methods on your own tasks with your own model, defined in a Python file."""
 
     study: Path
     """file that defines make_model(env, seed), tasks and steps; also methods, seeds, rounds, eval_every, …"""
@@ -345,13 +326,7 @@ class Compare:
 
 @dataclass(frozen=True)
 class Diagnose:
-    """Measure how much the tasks of a study file contradict each other, by tables or by trained heads.
-
-    >>> from pathlib import Path
-    >>> from owlrl.experiments.commands import Diagnose
-    >>> Diagnose(Path("my_study.py")).seed
-    0
-    """
+    """Measure how much the tasks of a study file contradict each other, by tables or by trained heads."""
 
     study: Path
     """file that defines make_model(env, seed), tasks and steps, as for owlrl compare"""
@@ -368,12 +343,7 @@ class Diagnose:
 
 @dataclass(frozen=True)
 class Reproduce:
-    """Make all runs of a study, several at once, and print its tables.
-
-    >>> from owlrl.experiments.commands import Reproduce
-    >>> Reproduce("headline", seeds=10, jobs=2).output
-    PosixPath('runs')
-    """
+    """Make all runs of a study, several at once, and print its tables."""
 
     name: str | None = None
     """which study; the option's name may be left out, and --list describes each: crossroads, sc3,
@@ -425,13 +395,7 @@ class Reproduce:
 
 @dataclass(frozen=True)
 class Report:
-    """Write tables and pictures of all results in a directory to one page.
-
-    >>> from pathlib import Path
-    >>> from owlrl.experiments.commands import Report
-    >>> Report(Path("runs")).episodes
-    3
-    """
+    """Write tables and pictures of all results in a directory to one page."""
 
     directory: Path
     """of results, as owlrl train and owlrl reproduce write them"""
@@ -448,12 +412,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Demo:
-    """Show in two minutes what one head cannot do and OWL can.
-
-    >>> from owlrl.experiments.commands import Demo
-    >>> Demo().name
-    'crossroads'
-    """
+    """Show in two minutes what one head cannot do and OWL can."""
 
     name: Literal["crossroads", "pendulum", "stream"] = "crossroads"
     """which one; the option's name may be left out"""

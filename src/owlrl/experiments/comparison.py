@@ -9,24 +9,25 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from owlrl.envs import estimate_interference, interference, tabulate
 from owlrl.errors import OwlError, OwlStateError, OwlTypeError, OwlValueError
 from owlrl.experiments.fanout import Backend, check_workers, fan_out
-from owlrl.experiments.keeping import SAVE_EVERY, Keeper
-from owlrl.experiments.methods import RANDOM
+from owlrl.experiments.keeping import SAVE_EVERY, Keeper, repeatable
+from owlrl.experiments.methods import RANDOM, Wrapped
+from owlrl.experiments.models import make_env, seed_env
 from owlrl.experiments.plan import Plan
 from owlrl.experiments.progress import Clock, Post, progress_bar
-from owlrl.experiments.repeatable import repeatable
 from owlrl.experiments.results import Trial, environment, make_directory, slug
 from owlrl.experiments.study import Study
 from owlrl.experiments.visits import Visits
 
-__all__ = ["compare", "compare_file", "run_trial"]
+__all__ = ["compare", "compare_file", "diagnose", "run_trial"]
 
 Say = Callable[[str], None]
 CHOSEN = ("steps", "methods", "seeds")  # of a study file, what a command may say instead
@@ -150,13 +151,7 @@ def compare_file(path: str | os.PathLike[str], *, progress: bool = True, **inste
 
 
 def file_work(path: str | os.PathLike[str], **instead: Any) -> tuple[list[Work], dict[str, Any]]:
-    """The trials of a study's file as `run_trials` takes them, and other arguments of `compare` that it has.
-
-    >>> from owlrl.experiments import cheetah
-    >>> from owlrl.experiments.comparison import file_work
-    >>> [work.trial.method for work in file_work(cheetah.__file__, seeds=1, methods=["owl"])[0]]
-    ['owl', 'random actions']
-    """
+    """The trials of a study's file as `run_trials` takes them, and its other arguments of `compare`."""
     text = _read(path)
     chosen = {name: value for name, value in instead.items() if value is not None}
     for_plan = {name: value for name, value in chosen.items() if name in CHOSEN}
@@ -166,13 +161,7 @@ def file_work(path: str | os.PathLike[str], **instead: Any) -> tuple[list[Work],
 
 
 def plan_of_file(path: str | os.PathLike[str], **instead: Any) -> Plan:
-    """The plan of a study's file, nothing of it run.
-
-    >>> from owlrl.experiments import cheetah
-    >>> from owlrl.experiments.comparison import plan_of_file
-    >>> [trial.method for trial in plan_of_file(cheetah.__file__, seeds=1, methods=["owl"]).trials()]
-    ['owl', 'random actions']
-    """
+    """The plan of a study's file, nothing of it run."""
     chosen = {name: value for name, value in instead.items() if value is not None}
     return _plan_of_file(os.fspath(path), _read(path), chosen)[0]
 
@@ -225,10 +214,6 @@ def run_trials(
 
     Returns:
         All finished trials, in the order of ``work``; of the others method, seed and error.
-
-    >>> from owlrl.experiments.comparison import run_trials
-    >>> run_trials([], output=None, progress=False)
-    ([], [])
     """
     check_workers(where, jobs=jobs, backend=backend, scheduler=scheduler)
     say: Say = _say if progress else (lambda text: None)
@@ -279,13 +264,7 @@ def kept_trials(
     *,
     where: str = "compare",
 ) -> dict[str, Trial]:
-    """The trials that a directory already has, by id, without changed or damaged ones.
-
-    >>> from owlrl.experiments import Run, Trial
-    >>> from owlrl.experiments.comparison import kept_trials
-    >>> kept_trials([Trial.of(Run("SC2"))], "nowhere")
-    {}
-    """
+    """The trials that a directory already has, by id, without changed or damaged ones."""
     kept = {}
     for trial in trials:
         path = Path(directory) / f"{trial.id}.jsonl"
@@ -307,13 +286,7 @@ def kept_trials(
 
 
 def list_trials(trials: Iterable[Trial], directory: str | os.PathLike[str]) -> None:
-    """Print which trials there are, and which of them a directory has.
-
-    >>> from owlrl.experiments import Run, Trial
-    >>> from owlrl.experiments.comparison import list_trials
-    >>> list_trials([Trial.of(Run("SC3", method="owl", seed=1))], "nowhere")
-    missing sc3-owl-s1-bed13339
-    """
+    """Print which trials there are, and which of them a directory has."""
     every = list(trials)
     done = kept_trials(every, directory)
     for trial in every:
@@ -478,3 +451,54 @@ def _module(path: str, text: str) -> Any:
             f"compare: {path} cannot be executed ({type(error).__name__}: {error})"
         ) from error
     return module
+
+
+def diagnose(path: str | os.PathLike[str], *, steps: int | None = None, seed: int = 0) -> str:
+    """How much the tasks of a study file (see `compare_file`) contradict each other, in a sentence.
+
+    Tasks that `tabulate` can write out (grids) are compared exactly, without training. Otherwise
+    the study's model is wrapped and trained on each task, and its heads are compared on the rows it
+    remembers, which needs a Q-network.
+
+    Args:
+        path: the file.
+        steps: of training on each task, where it is needed; the file's if left out.
+        seed: of tables and training.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from owlrl.experiments import diagnose
+    >>> path = Path(tempfile.mkdtemp()) / "my_study.py"
+    >>> _ = path.write_text('''
+    ... from functools import partial
+    ... import gymnasium
+    ... from owlrl.learners import DQN
+    ... tasks = {str(k): partial(gymnasium.make, "owlrl/Crossroads-v0", arms=2, task=k) for k in range(2)}
+    ... steps = 1_000
+    ... def make_model(env, seed):
+    ...     return DQN(env, seed=seed)
+    ... ''')
+    >>> print(diagnose(path))  # doctest: +NORMALIZE_WHITESPACE
+    2 tasks share 28 observations, 100% contradictory; one policy solves 1 (exact), own policies 2;
+    mean return 0.48 instead of 0.961
+    """
+    plan = plan_of_file(path, steps=steps)
+    with ExitStack() as stack, repeatable(seed):
+        envs = {task: make_env(made, seed) for task, made in plan.tasks.items()}
+        for env in envs.values():
+            stack.callback(env.close)
+            seed_env(env, seed)
+        try:
+            return str(interference(*(tabulate(env, seed=seed) for env in envs.values())))
+        except (OwlTypeError, OwlValueError) as error:
+            why = str(error).partition(";")[0]
+        learned: Any = Wrapped("owl").start(plan.make_model, next(iter(envs.values())), seed)
+        for task, env in envs.items():
+            learned.train(task, env, plan.steps[task])
+        owl = learned.owl
+        found = estimate_interference(owl, [owl.memory[task].rows() for task in envs])
+    lost = ", ".join(f"{task} {value:.3g}" for task, value in zip(envs, found.lost, strict=True))
+    return (
+        f"no tables ({why}); by heads trained for {plan.total:,} steps: on {found.contradiction:.0%} of "
+        f"remembered observations no action is good for all tasks; one shared action costs {lost} in value"
+    )

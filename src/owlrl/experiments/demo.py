@@ -25,7 +25,7 @@ from owlrl.experiments.session import Session, evaluate
 from owlrl.learners import DQN
 from owlrl.stream import Event
 
-__all__ = ["Demo", "StreamDemo", "run_demo", "run_pendulum_demo", "run_stream_demo"]
+__all__: list[str] = []
 
 COPIES = 32
 SHADES = ("#222222", "#332288", "#a292f0", "#cccccc")  # of the methods, unlike any head's
@@ -38,10 +38,6 @@ class Demo:
     Attributes:
         scores: share of episodes that reached the paying goal, per method and task.
         trace: probability of each task's head at each step of one episode in the last task.
-
-    >>> from owlrl.experiments.demo import Demo
-    >>> print(Demo({"OWL, task given": {"goal 0": 1.0}}, []).table().splitlines()[1])
-      OWL, task given                1.00     1.00
     """
 
     scores: dict[str, dict[str, float]]
@@ -76,11 +72,6 @@ def run_demo(
         seed: of everything.
         output: where the picture goes; None draws none.
         quiet: no progress bars.
-
-    >>> from owlrl.experiments.demo import run_demo
-    >>> demo = run_demo(arms=2, frames=320, episodes=4, quiet=True)
-    >>> sorted(demo.scores)
-    ['OWL, random heads', 'OWL, task given', 'OWL, task unknown', 'one head, shared replay']
     """
     arguments = Arguments("run_demo")
     frames, episodes = arguments.integer("frames", frames), arguments.integer("episodes", episodes)
@@ -198,10 +189,6 @@ class StreamDemo:
         events: the changes that were found.
         scores: frames so far, and the share of episodes that ended there at the goal that pays.
         frames: in all.
-
-    >>> from owlrl.experiments.demo import StreamDemo
-    >>> StreamDemo([(0, "goal 0")], [], [], 100).table()
-    'goal 0 came at frame 0'
     """
 
     changes: list[tuple[int, str]]
@@ -229,10 +216,6 @@ def run_stream_demo(
         seed: of everything.
         output: where the picture goes; None draws none.
         quiet: no progress bar.
-
-    >>> from owlrl.experiments.demo import run_stream_demo
-    >>> run_stream_demo(arms=2, frames=320, quiet=True).changes[0]
-    (0, 'goal 0')
     """
     arguments = Arguments("run_stream_demo")
     frames, seed = arguments.integer("frames", frames), arguments.integer("seed", seed, least=0)
@@ -322,11 +305,6 @@ def run_pendulum_demo(
         seed: of everything.
         output: where the picture goes, and beside it a GIF; None draws none.
         quiet: no progress bars.
-
-    >>> from owlrl.experiments.demo import run_pendulum_demo
-    >>> demo = run_pendulum_demo(frames=8, episodes=2, quiet=True)
-    >>> sorted(demo.scores["OWL, task given"])
-    ['pendulum+90', 'pendulum-90']
     """
     if output is not None:
         prepare_picture(output)  # not after minutes of training

@@ -16,7 +16,6 @@ from owlrl._arguments import Arguments
 from owlrl.errors import OwlValueError
 
 __all__ = [
-    "Interval",
     "Score",
     "cumulative_performance",
     "final_performance",
@@ -229,12 +228,7 @@ def iqm_over_seeds(scores: npt.ArrayLike) -> FloatArray:
 
 
 class Interval(NamedTuple):
-    """A confidence interval.
-
-    >>> from owlrl.experiments.metrics import Interval
-    >>> Interval(0.9, 1.0).low
-    0.9
-    """
+    """A confidence interval."""
 
     low: float
     high: float

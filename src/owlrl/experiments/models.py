@@ -21,13 +21,9 @@ __all__ = [
     "Watch",
     "described",
     "greedy_policy",
-    "is_sb3",
     "load_model_state",
     "make_env",
     "model_state",
-    "random_policy",
-    "seed_env",
-    "share_statistics",
     "train_model",
 ]
 
@@ -76,13 +72,13 @@ class Envs(dict[str, Any]):
 
 
 def is_sb3(thing: Any) -> bool:
-    """Whether an object's class comes from Stable-Baselines3 or is derived from one that does.
-
-    >>> from owlrl.experiments.models import is_sb3
-    >>> is_sb3("CartPole-v1")
-    False
-    """
+    """Whether an object's class comes from Stable-Baselines3 or is derived from one that does."""
     return any(base.__module__.partition(".")[0] in SB3 for base in type(thing).__mro__)
+
+
+def is_known(model: Any) -> bool:
+    """Whether a model trains in an environment that it is given, as Stable-Baselines3's and ours do."""
+    return is_sb3(model) or isinstance(model, DQN | SAC)
 
 
 def make_env(task: Any, seed: int, *, training: bool = False) -> Any:
@@ -119,15 +115,7 @@ def make_env(task: Any, seed: int, *, training: bool = False) -> Any:
 
 
 def seed_env(env: Any, seed: int) -> None:
-    """Seed an environment, a vector of them or a ``VecEnv``, and what it draws actions from.
-
-    >>> import gymnasium
-    >>> from owlrl.experiments.models import seed_env
-    >>> env = gymnasium.make("CartPole-v1")
-    >>> seed_env(env, 3)
-    >>> env.unwrapped.np_random_seed
-    3
-    """
+    """Seed an environment, a vector of them or a ``VecEnv``, and what it draws actions from."""
     if is_sb3(env):
         env.seed(seed)
         env.reset()  # takes the seeds, which the first reset of the training would keep
@@ -137,11 +125,7 @@ def seed_env(env: Any, seed: int) -> None:
 
 
 def share_statistics(source: Any, target: Any) -> None:
-    """Give one ``VecNormalize`` the current statistics of another; other environments are unchanged.
-
-    >>> from owlrl.experiments.models import share_statistics
-    >>> share_statistics("no environment", "of that kind")
-    """
+    """Give one ``VecNormalize`` the current statistics of another; other environments are unchanged."""
     if is_sb3(source) and is_sb3(target):
         from stable_baselines3.common.vec_env import sync_envs_normalization
 
@@ -313,15 +297,7 @@ def greedy_policy(model: Any) -> EpisodePolicy:
 
 
 def random_policy(env: Any, seed: int) -> EpisodePolicy:
-    """Uniformly random actions in ``env``.
-
-    >>> import gymnasium
-    >>> from owlrl.acting import run_episodes
-    >>> from owlrl.experiments.models import random_policy
-    >>> env = gymnasium.make("CartPole-v1")
-    >>> bool(run_episodes(random_policy(env, 0), env, episodes=2, seed=0).lengths.min() > 5)
-    True
-    """
+    """Uniformly random actions in ``env``."""
     space = copy.deepcopy(env.action_space)
     space.seed(seed)
     if is_sb3(env):

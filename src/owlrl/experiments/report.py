@@ -25,11 +25,10 @@ from owlrl.experiments.config import Run
 from owlrl.experiments.frames import Recording, frame_strip, record_episode, write_gif
 from owlrl.experiments.plots import count, head_probabilities, learning_curves
 from owlrl.experiments.policies import LEAST_TRIED, ORACLE
-from owlrl.experiments.results import Trial
+from owlrl.experiments.results import Group, Trial
 from owlrl.experiments.session import Session
 from owlrl.experiments.studies import STUDIES
 from owlrl.experiments.study import studies_of
-from owlrl.experiments.summary import Group
 from owlrl.experiments.tables import markdown_tables, sections
 from owlrl.experiments.value_maps import q_heatmap, value_map
 from owlrl.learners import DQN

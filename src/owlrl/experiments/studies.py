@@ -14,11 +14,10 @@ from typing import Any, NamedTuple
 from owlrl._arguments import Arguments
 from owlrl.errors import OwlStateError, OwlValueError
 from owlrl.experiments.comparison import Work, file_work, kept_trials, run_planned, run_trial, run_trials
-from owlrl.experiments.config import Run
+from owlrl.experiments.config import METHODS, Run
 from owlrl.experiments.fanout import Backend
 from owlrl.experiments.keeping import SAVE_EVERY
 from owlrl.experiments.progress import StepBar
-from owlrl.experiments.recipes import METHODS
 from owlrl.experiments.results import Trial, load_trials
 from owlrl.experiments.session import plan_of
 from owlrl.experiments.study import Study
@@ -324,10 +323,6 @@ def study_parts(
         methods: only these; empty for all that the study has.
         more: ``frames`` per task, instead of the study's own, and ``data``, a folder, for a study that needs
             one; None is as if it was left out.
-
-    >>> from owlrl.experiments.studies import study_parts
-    >>> [(part.directory, len(part.work)) for part in study_parts("treasure", seeds=1)]
-    [('treasure/deep-sea', 4), ('treasure/fruit-tree', 4), ('treasure/resources', 0)]
     """
     chosen: dict[str, Any] = {key: value for key, value in more.items() if value is not None}
     if methods:

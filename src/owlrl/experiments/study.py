@@ -22,14 +22,13 @@ from owlrl.experiments import _html
 from owlrl.experiments.methods import GIVEN, RANDOM, UNKNOWN, UNTRAINED
 from owlrl.experiments.metrics import forgetting, forward_transfer, iqm_over_seeds, stratified_bootstrap
 from owlrl.experiments.plots import count, draw_study
-from owlrl.experiments.results import Trial, When
-from owlrl.experiments.summary import Estimate
+from owlrl.experiments.results import Estimate, Trial, When
 from owlrl.experiments.tables import DASH, table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Study", "Verdict", "studies_of"]
+__all__ = ["Study", "Verdict"]
 
 KEPT = 0.8  # of what was there, above random actions: less is forgotten, or not recognised
 LEARNED = 0.5  # of what the model learns alone: less is not learned
@@ -447,12 +446,7 @@ class Study:
 
 
 def studies_of(trials: Iterable[Trial]) -> list[Study]:
-    """Trials put together by what was compared; those that random actions are missing from are left out.
-
-    >>> from owlrl.experiments.study import studies_of
-    >>> studies_of([])
-    []
-    """
+    """Trials put together by what was compared; those that random actions are missing from are left out."""
     found: dict[str, list[Trial]] = {}
     for trial in trials:
         found.setdefault(json.dumps(trial.settings, sort_keys=True), []).append(trial)

@@ -33,21 +33,7 @@ from owlrl.envs.vector import ArrayVectorEnv
 from owlrl.errors import OwlError, OwlValueError
 from owlrl.wrapper_state import same_state
 
-__all__ = [
-    "SeededLevel",
-    "SeededReset",
-    "SideBySide",
-    "canonical_name",
-    "is_control",
-    "is_level_grid",
-    "parse_unseen",
-    "resolve_tasks",
-    "resolve_unseen",
-    "seeded_task",
-    "table_of",
-    "tables_of",
-    "vector_env",
-]
+__all__ = ["SeededLevel", "resolve_tasks", "resolve_unseen", "table_of"]
 
 SEEDED = "owlrl/SeededLevel-v0"
 TAKEN = ("level", "arms", "task", "angle", "inner")  # what tells the tasks of a set apart
@@ -100,12 +86,7 @@ def resolve_tasks(text: str, arguments: Mapping[str, Any] | None = None) -> dict
 
 
 def is_level_grid(env_id: str) -> bool:
-    """Whether an environment's levels can be tabulated: it takes a level, or it is one of MiniGrid's.
-
-    >>> from owlrl.experiments.tasks import is_level_grid
-    >>> is_level_grid("MiniGrid-LavaCrossingS9N1-v0"), is_level_grid("CartPole-v1")
-    (True, False)
-    """
+    """Whether an environment's levels can be tabulated: it takes a level, or it is one of MiniGrid's."""
     if env_id not in gymnasium.registry or env_id == PENDULUM or _takes_level(env_id):
         return True
     env = gymnasium.make(env_id, disable_env_checker=True)
@@ -128,12 +109,6 @@ class SeededReset(gymnasium.Wrapper[Any, Any, Any, Any]):
     Args:
         env: the environment.
         level: the seed.
-
-    >>> import gymnasium
-    >>> from owlrl.experiments.tasks import SeededReset
-    >>> env = SeededReset(gymnasium.make("CartPole-v1"), 3)
-    >>> bool((env.reset(seed=0)[0] == env.reset(seed=1)[0]).all())
-    True
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any], level: int) -> None:
@@ -148,12 +123,7 @@ class SeededReset(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 def seeded_task(env_id: str, level: int, **arguments: Any) -> SeededReset:
-    """A level of any registered environment, which must be decided by the seed of its resets.
-
-    >>> from owlrl.experiments.tasks import seeded_task
-    >>> seeded_task("CartPole-v1", 3).level
-    3
-    """
+    """A level of any registered environment, which must be decided by the seed of its resets."""
     made = []
     for _ in range(2):
         try:
@@ -208,12 +178,7 @@ if SEEDED not in gymnasium.registry:
 
 
 def is_control(text: str) -> bool:
-    """Whether tasks, as `resolve_tasks` takes them, have continuous actions.
-
-    >>> from owlrl.experiments.tasks import is_control
-    >>> is_control("owlrl/Pendulum-v0:90,-90"), is_control("SC3")
-    (True, False)
-    """
+    """Whether tasks, as `resolve_tasks` takes them, have continuous actions."""
     return text.startswith(f"{PENDULUM}:")
 
 
@@ -239,12 +204,7 @@ def _angles(text: str, numbers: str) -> list[float]:
 
 
 def canonical_name(text: str) -> str:
-    """The name of a set in its own spelling; any other text as it is.
-
-    >>> from owlrl.experiments.tasks import canonical_name
-    >>> canonical_name("crossroads-4")
-    'Crossroads-4'
-    """
+    """The name of a set in its own spelling; any other text as it is."""
     return {name.lower(): name for name in TASK_SETS}.get(text.lower(), text)
 
 
@@ -262,12 +222,7 @@ def resolve_unseen(
 
 
 def parse_unseen(text: str) -> tuple[str, int]:
-    """Kind and number of ``"S9N1:100"``.
-
-    >>> from owlrl.experiments.tasks import parse_unseen
-    >>> parse_unseen("S9N1:100")
-    ('S9N1', 100)
-    """
+    """Kind and number of ``"S9N1:100"``."""
     kind, _, number = text.partition(":")
     if kind not in UNSEEN_KINDS or not number.isdecimal() or int(number) < 1:
         kinds = ", ".join(UNSEEN_KINDS)
@@ -287,12 +242,7 @@ def table_of(spec: TaskSpec, *, goal_scale: float = 1.0) -> Table:
 
 
 def vector_env(task: Table | TaskSpec, copies: int, *, count_bonus: float = 0.0) -> ArrayVectorEnv:
-    """Copies of a task side by side, stepped as arrays; a bonus for rare cells is for tables only.
-
-    >>> from owlrl.experiments.tasks import resolve_tasks, vector_env
-    >>> vector_env(*resolve_tasks("owlrl/Pendulum-v0:90").values(), 3).num_envs
-    3
-    """
+    """Copies of a task side by side, stepped as arrays; a bonus for rare cells is for tables only."""
     if isinstance(task, Table):
         return TabulatedVectorEnv(task, copies, count_bonus=count_bonus)
     return PendulumVectorEnv(copies, **task.kwargs)
@@ -303,11 +253,6 @@ class SideBySide:
 
     Args:
         envs: as `vector_env` makes them.
-
-    >>> from owlrl.experiments.tasks import SideBySide, resolve_tasks, table_of, vector_env
-    >>> tables = [table_of(spec) for spec in resolve_tasks("Crossroads-2").values()]
-    >>> SideBySide([vector_env(table, 3) for table in tables]).reset(seed=0)[0].shape
-    (6, 7, 7, 3)
     """
 
     def __init__(self, envs: Sequence[ArrayVectorEnv]) -> None:
@@ -349,12 +294,7 @@ def _making(spec: TaskSpec) -> Iterator[None]:
 
 
 def tables_of(specs: Mapping[str, TaskSpec], *, goal_scale: float = 1.0) -> dict[str, Table]:
-    """Tables of several levels; levels with the same layout share one, which is most of the S9N1 ones.
-
-    >>> from owlrl.experiments.tasks import resolve_tasks, tables_of
-    >>> list(tables_of(resolve_tasks("Crossroads-2")))
-    ['crossroads-0', 'crossroads-1']
-    """
+    """Tables of several levels; levels with the same layout share one, which is most of the S9N1 ones."""
     made: dict[Hashable, Table] = {}
     found = {}
     for name, spec in specs.items():

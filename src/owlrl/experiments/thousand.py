@@ -24,9 +24,8 @@ from owlrl.acting import run_episodes
 from owlrl.envs import ReachVectorEnv, best_return, reach_goals, single_policy_bound
 from owlrl.errors import OwlValueError
 from owlrl.experiments.comparison import Work
-from owlrl.experiments.keeping import SAVE_EVERY, Keeper
+from owlrl.experiments.keeping import SAVE_EVERY, Keeper, repeatable
 from owlrl.experiments.plots import new_figure, plain
-from owlrl.experiments.repeatable import repeatable
 from owlrl.experiments.results import Trial, environment
 from owlrl.experiments.studies import Part
 from owlrl.learners import SAC, SAC_FAST
@@ -60,14 +59,7 @@ Scores = npt.NDArray[np.float64]
 
 
 def reach_scores(returns: npt.ArrayLike, goals: Goals, of: Goals) -> Scores:
-    """Returns (n,) of ``goals`` (n, 2) as scores: 1 is the best, 0 the bound of one policy for ``of``.
-
-    >>> import numpy as np
-    >>> from owlrl.experiments.thousand import reach_scores
-    >>> goals = np.array([[1.0, 0.0], [-1.0, 0.0]])
-    >>> reach_scores([-1.2, -20.0], goals, goals).round(6)
-    array([1., 0.])
-    """
+    """Returns (n,) of ``goals`` (n, 2) as scores: 1 is the best, 0 the bound of one policy for ``of``."""
     bound = single_policy_bound(of)
     found: Scores = (np.asarray(returns) - bound) / (best_return(goals) - bound)
     return found
@@ -77,12 +69,6 @@ def blind_start(goals: Goals, of: Goals) -> Scores:
     """The score (n,) of an agent that learns the goal from its first reward, in the middle.
 
     Of many goals drawn evenly as many are on every side, so no first step does better in their mean.
-
-    >>> import numpy as np
-    >>> from owlrl.experiments.thousand import blind_start
-    >>> goals = np.array([[1.0, 0.0], [-1.0, 0.0]])
-    >>> blind_start(goals, goals).round(3)  # -1 for the step that is lost, of a range of 18.8
-    array([0.947, 0.947])
     """
     rest = np.maximum(np.abs(goals)[..., None] - 0.2 * np.arange(20), 0.0)  # one step later than the best
     return reach_scores(-(rest**2).sum(axis=(-2, -1)), goals, of)
@@ -223,13 +209,6 @@ def parts(
         methods: names of `METHODS`; those beside owl learn 200 goals at most.
         frames: per task.
         goals: how many tasks.
-
-    >>> from owlrl.experiments.thousand import parts
-    >>> parts(methods=["ewc"])
-    Traceback (most recent call last):
-    ...
-    owlrl.errors.OwlValueError: thousand: methods has ['ewc']; expected some of ['owl', 'frozen trunk', \
-'bare']
     """
     arguments = Arguments("thousand")
     goals, frames = arguments.integer("goals", goals), arguments.integer("frames", frames, least=1_000)

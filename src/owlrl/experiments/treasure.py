@@ -20,8 +20,8 @@ from owlrl.envs import Table, TabulatedVectorEnv, tabulate
 from owlrl.envs.vector import FloatArray
 from owlrl.experiments._optional import optional
 from owlrl.experiments.comparison import Work, run_planned
+from owlrl.experiments.config import DENSE
 from owlrl.experiments.plan import Plan
-from owlrl.experiments.presets import DENSE
 from owlrl.experiments.results import Trial
 from owlrl.experiments.studies import Errors, Part, study_text
 from owlrl.learners import DQN

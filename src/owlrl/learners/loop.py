@@ -27,7 +27,7 @@ from owlrl.protocols import Stateful
 from owlrl.replay._rows import restored_generator, spaces_of
 from owlrl.types import Transitions
 
-__all__ = ["EpsilonSchedule", "LearningLoop", "TaskLoop", "flushed_denormals"]
+__all__ = ["EpsilonSchedule"]
 
 KEY = 4  # tells a learner's random numbers from those of other parts without a seed
 
@@ -87,14 +87,6 @@ class LearningLoop(ABC):
 
     Nothing that matters is a local of `learn`: ``learn(a)`` and then ``learn(b)`` does what ``learn(a + b)``
     does, bit for bit, also in the middle of an episode.
-
-    >>> import gymnasium, torch
-    >>> from owlrl.learners import DQN
-    >>> one, other = (DQN(gymnasium.make("CartPole-v1"), seed=0) for _ in range(2))
-    >>> one.learn(1_100), other.learn(1_050), other.learn(50)
-    (None, None, None)
-    >>> torch.equal(one.q.heads[0].weight, other.q.heads[0].weight)
-    True
     """
 
     config: DQNConfig | SACConfig
@@ -331,21 +323,7 @@ class LearningLoop(ABC):
 
 
 class TaskLoop:
-    """A loop's state in the current task, for ``per_task``: each task counts its own frames.
-
-    >>> import gymnasium
-    >>> from owlrl.learners import DQN
-    >>> from owlrl.learners.loop import TaskLoop
-    >>> agent = DQN(gymnasium.make("CartPole-v1"), seed=0)
-    >>> loop = TaskLoop(agent)
-    >>> fresh = loop.state_dict()
-    >>> agent.learn(10)
-    >>> loop.state_dict()["warmed"]
-    10
-    >>> loop.load_state_dict(fresh)  # a new task
-    >>> loop.state_dict()["warmed"]
-    0
-    """
+    """A loop's state in the current task, for ``per_task``: each task counts its own frames."""
 
     def __init__(self, loop: LearningLoop) -> None:
         self._loop = loop
@@ -360,14 +338,7 @@ class TaskLoop:
 
 
 class DescribedLoop(DescribedLearner):
-    """A described learner whose ``agent`` steps its own environment, so that it can be given another.
-
-    >>> import gymnasium
-    >>> from owlrl.learners import DQN
-    >>> from owlrl.learners.loop import DescribedLoop
-    >>> isinstance(DQN(gymnasium.make("CartPole-v1")).describe(), DescribedLoop)
-    True
-    """
+    """A described learner whose ``agent`` steps its own environment, so that it can be given another."""
 
     agent: LearningLoop
 
@@ -398,14 +369,6 @@ def flushed_denormals() -> Iterator[None]:
     """Numbers too small for their exponent are zero inside the block, on this thread; then as before.
 
     Adam's moments of weights that are rarely used decay into them, and a CPU takes many times as long.
-
-    >>> import torch
-    >>> from owlrl.learners.loop import flushed_denormals
-    >>> tiny = torch.tensor(1e-40)
-    >>> with flushed_denormals():
-    ...     flushed = float(tiny * 0.5)
-    >>> flushed, float(tiny * 0.5) > 0
-    (0.0, True)
     """
     # there is no getter: half of the smallest normal number tells
     before = sys.float_info.min / 2 == 0.0
