@@ -237,12 +237,12 @@ def unseen_levels(
     kwargs = {**UNSEEN_KINDS[kind], **kwargs}
     known = exclude.values() if isinstance(exclude, Mapping) else exclude
     trained = [e if isinstance(e, TaskSpec) else TaskSpec.of(CROSSING, level=e, **kwargs) for e in known]
-    avoid = {_layout(spec) for spec in trained}
+    avoid = {layout_of(spec) for spec in trained}
     found: dict[str, TaskSpec] = {}
     tried_in_vain = 0
     for number in count(first):
         task = levels(CROSSING, [number], **kwargs)
-        layout = _layout(*task.values())
+        layout = layout_of(*task.values())
         if layout in avoid:
             tried_in_vain += 1
         else:
@@ -260,12 +260,12 @@ def unseen_levels(
     return found
 
 
-def _layout(spec: TaskSpec) -> tuple[object, ...]:
+def layout_of(spec: TaskSpec) -> tuple[object, ...]:
     """What makes two levels the same: the grid, and where the agent starts."""
     env = spec(disable_env_checker=True)
     env.reset()
     base = env.unwrapped
     if not isinstance(base, MiniGridEnv):
-        raise OwlValueError(f"unseen_levels: exclude has {spec}; expected levels of MiniGrid")
+        raise OwlValueError(f"{spec} has no layout; expected levels of MiniGrid")
     grid = base.grid.encode()
     return grid.shape, grid.tobytes(), position(base), int(base.agent_dir)

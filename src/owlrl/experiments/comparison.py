@@ -160,12 +160,6 @@ def file_work(path: str | os.PathLike[str], **instead: Any) -> tuple[list[Work],
     return [Work(trial, partial(run_planned, recall)) for trial in plan.trials()], {**said, **chosen}
 
 
-def plan_of_file(path: str | os.PathLike[str], **instead: Any) -> Plan:
-    """The plan of a study's file, nothing of it run."""
-    chosen = {name: value for name, value in instead.items() if value is not None}
-    return _plan_of_file(os.fspath(path), _read(path), chosen)[0]
-
-
 class Work(NamedTuple):
     """A trial without rows, and the function that runs it, called with the options of `run_trial`."""
 
@@ -199,21 +193,10 @@ def run_trials(
     tensorboard: str | os.PathLike[str] | None = None,
     where: str = "compare",
 ) -> tuple[list[Trial], list[tuple[str, int, str]]]:
-    """Run what a directory does not have yet, several at once, and write every trial as soon as it is done.
+    """Run what a directory does not have yet, and write every trial as soon as it is done.
 
-    Args:
-        work: trials without rows, and the function for each.
-        output: directory of finished and unfinished trials; None keeps nothing.
-        jobs: how many at once; a cluster runs as many as it has workers.
-        backend: "loky" for processes of this machine, "dask" for a Dask cluster.
-        scheduler: the address of the cluster's scheduler.
-        progress: say on stderr what is running and how long it will take.
-        save_every: seconds of each trial's work that a kill may cost.
-        tensorboard: directory for the trials' numbers.
-        where: the caller, for messages.
-
-    Returns:
-        All finished trials, in the order of ``work``; of the others method, seed and error.
+    The options are those of `compare`; ``where`` is the caller, for messages. Returns all finished trials,
+    in the order of ``work``, and of the others method, seed and error.
     """
     check_workers(where, jobs=jobs, backend=backend, scheduler=scheduler)
     say: Say = _say if progress else (lambda text: None)
@@ -482,7 +465,7 @@ def diagnose(path: str | os.PathLike[str], *, steps: int | None = None, seed: in
     2 tasks share 28 observations, 100% contradictory; one policy solves 1 (exact), own policies 2;
     mean return 0.48 instead of 0.961
     """
-    plan = plan_of_file(path, steps=steps)
+    plan, _ = _plan_of_file(os.fspath(path), _read(path), {} if steps is None else {"steps": steps})
     with ExitStack() as stack, repeatable(seed):
         envs = {task: make_env(made, seed) for task, made in plan.tasks.items()}
         for env in envs.values():

@@ -36,11 +36,7 @@ def fan_out(
 ) -> Generator[Any, None, None]:
     """The results of a function for each item, in order of completion; one thread in each process.
 
-    Args:
-        function: of one item; it is sent to the processes, by its name if it has one that can be imported.
-        items: what it is called with.
-        jobs: how many at once; with one, everything happens in this process.
-        scheduler: address of a Dask cluster instead, which does as many as it has workers.
+    With one job everything happens in this process; a Dask cluster does as many as it has workers.
     """
     if scheduler is None and (jobs == 1 or len(items) < 2):
         yield from map(function, items)

@@ -30,10 +30,7 @@ __all__: list[str] = []
 
 @contextmanager
 def repeatable(seed: int) -> Iterator[None]:
-    """One thread and seeded global generators inside the block; restored afterwards.
-
-    Another number of threads gives other bits.
-    """
+    """One thread (another number gives other bits) and seeded generators; both restored afterwards."""
     threads = torch.get_num_threads()
     with kept_generators():
         torch.manual_seed(seed)
@@ -71,9 +68,6 @@ class Keeper:
         path: of the file; None keeps nothing.
         identity: what the state belongs to, as plain data; the file of something else is refused.
         seconds: between two states; 0 keeps every one that is offered.
-
-    Attributes:
-        saves: how many states were written.
     """
 
     def __init__(

@@ -16,7 +16,6 @@ from owlrl._arguments import Arguments
 from owlrl.errors import OwlValueError
 
 __all__ = [
-    "Score",
     "cumulative_performance",
     "final_performance",
     "forgetting",
@@ -37,20 +36,7 @@ IntArray = npt.NDArray[np.int64]
 Spans = Mapping[str, tuple[int, int]]  # per task: the steps at which its training began and ended
 
 
-class Score(NamedTuple):
-    """One row of a table; a plain tuple does as well.
-
-    >>> from owlrl.experiments.metrics import Score
-    >>> Score(100, "left", 0.5).task
-    'left'
-    """
-
-    step: int
-    task: str
-    score: float
-
-
-Rows = Iterable[tuple[int, str, float]]
+Rows = Iterable[tuple[int, str, float]]  # step, task and score
 
 
 def final_performance(rows: Rows) -> float:
@@ -164,10 +150,7 @@ def identification_accuracy(arms: npt.ArrayLike, lengths: npt.ArrayLike, truth: 
 def steps_to_identify(arms: npt.ArrayLike, lengths: npt.ArrayLike, truth: npt.ArrayLike) -> IntArray:
     """Steps (E,) until the right head acts and goes on acting to the episode's end; its length if never.
 
-    Args:
-        arms: (T, E) the head that acted at each step; what follows an episode's end is ignored.
-        lengths: (E,) steps of each episode, 1 to T.
-        truth: (E,) the right head.
+    Arguments are those of `identification_accuracy`.
 
     >>> from owlrl.experiments import steps_to_identify
     >>> steps_to_identify([[0, 1], [1, 1], [1, 0]], [3, 2], [1, 0])

@@ -290,10 +290,10 @@ def greedy_policy(model: Any) -> EpisodePolicy:
     2
     """
     if is_sb3(model):
-        return _Acting(lambda observation, single: model.predict(observation, deterministic=True)[0])
+        return Acting(lambda observation, single: model.predict(observation, deterministic=True)[0])
     if callable(getattr(model, "predict", None)):
-        return _Acting(lambda observation, single: _first(model.predict(observation)))
-    return _Acting(lambda observation, single: _by_learner(model.learner, observation, single))
+        return Acting(lambda observation, single: _first(model.predict(observation)))
+    return Acting(lambda observation, single: _by_learner(model.learner, observation, single))
 
 
 def random_policy(env: Any, seed: int) -> EpisodePolicy:
@@ -301,11 +301,11 @@ def random_policy(env: Any, seed: int) -> EpisodePolicy:
     space = copy.deepcopy(env.action_space)
     space.seed(seed)
     if is_sb3(env):
-        return _Acting(lambda observation, single: np.array([space.sample() for _ in range(env.num_envs)]))
-    return _Acting(lambda observation, single: space.sample())
+        return Acting(lambda observation, single: np.array([space.sample() for _ in range(env.num_envs)]))
+    return Acting(lambda observation, single: space.sample())
 
 
-class _Acting:
+class Acting:
     """A function from observations to actions, as a policy."""
 
     def __init__(self, act: Callable[[Any, bool], Any]) -> None:

@@ -77,25 +77,15 @@ SURE = 3  # seeds; of fewer the verdict is in brackets
 
 
 class PaperRow(NamedTuple):
-    """A row of a table of the paper.
+    """A row of a table of the paper."""
 
-    Attributes:
-        table: what its table is about, the tasks first.
-        name: of the row.
-        method: the same in ``METHODS``; empty if it is not there.
-        overrides: settings of the learner that differ from the paper's table.
-        strength: of its regularizer; None if it has none.
-        given: what the paper has with the task given, at the end and, if it says so, over training.
-        unknown: the same with the task unknown; empty if it has none.
-    """
-
-    table: str
+    table: str  # what its table is about, the tasks first
     name: str
-    method: str
-    overrides: dict[str, int]
+    method: str  # the same in ``METHODS``; empty if it is not there
+    overrides: dict[str, int]  # settings of the learner that differ from the paper's table
     strength: float | None
-    given: tuple[Quartiles, ...]
-    unknown: tuple[Quartiles, ...]
+    given: tuple[Quartiles, ...]  # with the task given, at the end and, if the paper says so, over training
+    unknown: tuple[Quartiles, ...]  # the same with the task unknown; empty if it has none
 
     @property
     def tasks(self) -> str:

@@ -40,13 +40,9 @@ FIELDS = ("observation", "action", "reward", "next_observation", "terminated", "
 class RecalibratedEvidence(Evidence):
     """Keeps some rows of each task and calibrates all heads on their own rows when one has been learned.
 
-    A head's values drift while later tasks are trained, even with a regularizer: its TD errors on its own
-    task grow to several times those at the end of that task. With a scale measured then, the head looks wrong
-    even where it is right, and selection locks on to the head that was trained last.
-
-    Args:
-        evidence: what is calibrated, e.g. `TDErrorEvidence` or `GaussianNLLEvidence`.
-        samples: most rows kept per head, spread evenly over those given.
+    A head's values drift while later tasks are trained, even with a regularizer: with a scale measured at
+    the end of its task, the head looks wrong even where it is right, and selection locks on to the head
+    that was trained last. At most ``samples`` rows are kept per head, spread evenly over those given.
     """
 
     calibrated = False  # the evidence inside says which heads it knows
@@ -99,10 +95,6 @@ class DropoutEvidence(Evidence):
     """Scores heads by the likelihood of the TD target under passes with dropout (the paper's MC dropout).
 
     Only differences between heads count: the loss is twice the NLL above that of the best head, clipped.
-
-    Args:
-        passes: how often the network is called.
-        clip: largest loss.
     """
 
     calibrated = False

@@ -17,11 +17,7 @@ __all__ = ["TensorBoard", "time_text"]
 
 
 class Post:
-    """Writes the progress of a run to a small file, at most once a second; a `Clock` reads it.
-
-    Args:
-        path: of the file; None writes nothing.
-    """
+    """Writes the progress of a run to a small file (None: to none), once a second; a `Clock` reads it."""
 
     def __init__(self, path: str | os.PathLike[str] | None) -> None:
         self._path = None if path is None else Path(path)
@@ -54,11 +50,10 @@ class Clock:
     """Shows what is running and how long it will take, from the reports of the runs.
 
     Args:
-        runs: by the name of its file in ``directory``, the method and the steps of each run; those that take
-            no time are left out.
+        runs: method and steps of each run that takes time, by the name of its file in ``directory``.
         jobs: how many at once.
         directory: of the runs' reports.
-        bar: what shows it in a terminal.
+        bar: shows it in a terminal.
         say: called with a line when the first estimate is there, and then ever more rarely.
         first: seconds until the first estimate.
         where: the caller, for messages.
@@ -147,12 +142,7 @@ def time_text(seconds: float) -> str:
 
 
 class StepBar:
-    """A bar over the steps of one run, which says what is being done; for `run_trial`.
-
-    Args:
-        total: steps.
-        progress: whether there is one, if tqdm is there and the output is a terminal.
-    """
+    """A bar over the steps of one run, which says what is being done; for `run_trial`."""
 
     def __init__(self, total: int, progress: bool) -> None:
         self._bar = progress_bar(total, progress, unit="step")

@@ -386,6 +386,12 @@ class Estimate(NamedTuple):
     value: float
     interval: Interval | None
 
+    @classmethod
+    def of(cls, scores: FloatArray) -> Estimate:
+        """Interquartile mean over seeds of the mean over tasks, from (seeds, tasks)."""
+        interval = stratified_bootstrap(scores) if len(scores) > 1 else None
+        return cls(float(iqm_over_seeds(scores)), interval)
+
     def __str__(self) -> str:
         if self.interval is None:
             return f"{self.value:.2f}"
@@ -453,9 +459,7 @@ class Group:
 
     def estimate(self, mode: str, *, label: str = SEEN) -> Estimate:
         """Interquartile mean over seeds of the mean over tasks, with its interval."""
-        scores = self.scores(mode, label=label)
-        interval = stratified_bootstrap(scores) if len(scores) > 1 else None
-        return Estimate(float(iqm_over_seeds(scores)), interval)
+        return Estimate.of(self.scores(mode, label=label))
 
     def quartiles(self, mode: str, *, label: str = SEEN) -> Quartiles:
         """Over seeds, of the mean over tasks."""

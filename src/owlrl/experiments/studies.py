@@ -90,10 +90,10 @@ def run_all(
     Args:
         runs: what to do; each once.
         directory: of finished and unfinished runs.
-        jobs: how many at once; a cluster does as many as it has workers.
-        backend: "loky" for processes of this machine, "dask" for a Dask cluster.
-        scheduler: the address of the cluster's scheduler.
-        progress: show on stderr what is running and how long it will take.
+        jobs: how many at once; this and the others are those of `compare`.
+        backend: "loky" or "dask".
+        scheduler: of the Dask cluster.
+        progress: show on stderr what is running.
         save_every: seconds of each run's work that a kill may cost.
         where: whose messages these are.
 
@@ -297,33 +297,18 @@ def study_table(runs: Sequence[Run], trials: Iterable[Trial]) -> str:
 
 
 class Part(NamedTuple):
-    """A part of a study: trials in one directory, and the text of their results.
+    """A part of a study: trials in one directory, and the text of their results."""
 
-    Attributes:
-        directory: below the output; empty for the output itself.
-        work: the trials, and the functions that run them.
-        show: called with the finished ones, the errors of others, and the directory.
-        check: called before anything is run; raises if it cannot be.
-    """
-
-    directory: str
+    directory: str  # below the output; empty for the output itself
     work: list[Work]
-    show: Callable[[list[Trial], Errors, Path], str]
-    check: Callable[[], object] = lambda: None
+    show: Callable[[list[Trial], Errors, Path], str]  # of the finished ones, errors of others, and directory
+    check: Callable[[], object] = lambda: None  # called before anything is run; raises if it cannot be
 
 
 def study_parts(
     name: str, *, seeds: int | None = None, methods: Sequence[str] = (), **more: Any
 ) -> list[Part]:
-    """What a study is made of, nothing of it run.
-
-    Args:
-        name: a key of ``STUDIES`` or ``MODULES``.
-        seeds: how many; the study's own number if left out, 3 for those on levels.
-        methods: only these; empty for all that the study has.
-        more: ``frames`` per task, instead of the study's own, and ``data``, a folder, for a study that needs
-            one; None is as if it was left out.
-    """
+    """What a study is made of, nothing of it run; arguments as for `reproduce`."""
     chosen: dict[str, Any] = {key: value for key, value in more.items() if value is not None}
     if methods:
         chosen["methods"] = tuple(methods)

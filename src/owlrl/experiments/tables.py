@@ -204,10 +204,7 @@ ABOUT = (
 def control_section(title: str, groups: Sequence[Group], alone: Sequence[Group] = ()) -> str:
     """One table for one sequence of tasks: a row per method and way to act.
 
-    Args:
-        title: what was trained.
-        groups: the methods.
-        alone: groups among which tasks that were trained by themselves are looked for.
+    Tasks that were trained by themselves are looked for among the groups of ``alone``.
     """
     tasks = list(groups[0].run.specs)
     rows = [_separate(found, tasks)] if (found := _trained_alone(groups[0], tasks, alone)) else []

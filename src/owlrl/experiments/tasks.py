@@ -28,7 +28,7 @@ from owlrl.envs import (
     task_set,
     unseen_levels,
 )
-from owlrl.envs.task_sets import PENDULUM
+from owlrl.envs.task_sets import PENDULUM, layout_of
 from owlrl.envs.vector import ArrayVectorEnv
 from owlrl.errors import OwlError, OwlValueError
 from owlrl.wrapper_state import same_state
@@ -73,7 +73,9 @@ def resolve_tasks(text: str, arguments: Mapping[str, Any] | None = None) -> dict
         raise OwlValueError(f"tasks is {text!r}; no environment is registered as {env_id!r}")
     if is_control(text):
         found = pendulums(_angles(text, numbers), **chosen)
-        _try_to_make(found)
+        for spec in found.values():  # wrong arguments are named before anything begins
+            with _making(spec):
+                PendulumVectorEnv(1, **spec.kwargs)
     elif not all(number.isdecimal() for number in numbers.split(",")):
         raise OwlValueError(f"tasks is {text!r}; expected numbers >= 0 after the colon, e.g. '3,7,14'")
     else:
@@ -104,12 +106,7 @@ def _takes_level(env_id: str) -> bool:
 
 
 class SeededReset(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """An environment that begins every episode as after ``reset(seed=level)``: the seed makes the task.
-
-    Args:
-        env: the environment.
-        level: the seed.
-    """
+    """An environment that begins every episode as after ``reset(seed=level)``: the seed makes the task."""
 
     def __init__(self, env: gymnasium.Env[Any, Any], level: int) -> None:
         super().__init__(env)
@@ -144,20 +141,13 @@ def seeded_task(env_id: str, level: int, **arguments: Any) -> SeededReset:
 class SeededLevel(SeededReset):
     """A MiniGrid environment that begins every episode as after ``reset(seed=level)``, with the image alone.
 
-    Registered as ``owlrl/SeededLevel-v0``.
-
-    Args:
-        inner: id of a registered MiniGrid environment.
-        level: the seed.
-        arguments: of the environment.
+    Registered as ``owlrl/SeededLevel-v0``; ``inner`` is the id of the environment.
 
     >>> import gymnasium
     >>> import owlrl.experiments
     >>> env = gymnasium.make("owlrl/SeededLevel-v0", inner="MiniGrid-LavaCrossingS9N1-v0", level=3)
-    >>> first, _ = env.reset(seed=0)
-    >>> other, _ = env.reset(seed=1)  # the seed changes nothing
-    >>> first.shape, bool((first == other).all())
-    ((7, 7, 3), True)
+    >>> bool((env.reset(seed=0)[0] == env.reset(seed=1)[0]).all())
+    True
     """
 
     metadata = MiniGridEnv.metadata  # gymnasium 1.1 asks the class for it
@@ -180,15 +170,6 @@ if SEEDED not in gymnasium.registry:
 def is_control(text: str) -> bool:
     """Whether tasks, as `resolve_tasks` takes them, have continuous actions."""
     return text.startswith(f"{PENDULUM}:")
-
-
-def _try_to_make(specs: Mapping[str, TaskSpec]) -> None:
-    """Try to make an environment, so that wrong arguments are an error of ours before anything begins."""
-    for spec in specs.values():
-        try:
-            PendulumVectorEnv(1, **spec.kwargs)
-        except TypeError as error:
-            raise OwlValueError(f"{spec!r} cannot be made: {error}") from error
 
 
 def _angles(text: str, numbers: str) -> list[float]:
@@ -249,11 +230,7 @@ def vector_env(task: Table | TaskSpec, copies: int, *, count_bonus: float = 0.0)
 
 
 class SideBySide:
-    """Vectors of environments as one, which all start from the same seed; for `run_episodes`.
-
-    Args:
-        envs: as `vector_env` makes them.
-    """
+    """Vectors of environments as one, which all start from the same seed; for `run_episodes`."""
 
     def __init__(self, envs: Sequence[ArrayVectorEnv]) -> None:
         self.envs, self.metadata = list(envs), envs[0].metadata
@@ -287,10 +264,8 @@ def _making(spec: TaskSpec) -> Iterator[None]:
     except OwlError:
         raise
     except (TypeError, gymnasium.error.Error) as error:
-        raise OwlValueError(
-            f"{spec!r} cannot be made: {error}; levels are those of owlrl/SimpleCrossing-v0, "
-            "owlrl/DoorKey-v0 and of MiniGrid's own environments"
-        ) from error
+        where = "levels are those of owlrl/SimpleCrossing-v0, owlrl/DoorKey-v0 and of MiniGrid's environments"
+        raise OwlValueError(f"{spec!r} cannot be made: {error}; {where}") from error
 
 
 def tables_of(specs: Mapping[str, TaskSpec], *, goal_scale: float = 1.0) -> dict[str, Table]:
@@ -298,23 +273,13 @@ def tables_of(specs: Mapping[str, TaskSpec], *, goal_scale: float = 1.0) -> dict
     made: dict[Hashable, Table] = {}
     found = {}
     for name, spec in specs.items():
-        key = _layout(spec)
+        others = tuple(item for item in spec.arguments if item[0] != "level")
+        with _making(spec):
+            key = spec.env_id, others, *layout_of(spec)
         if key not in made:
             made[key] = table_of(spec, goal_scale=goal_scale)
         found[name] = made[key]
     return found
-
-
-def _layout(spec: TaskSpec) -> Hashable:
-    """What two levels of one environment have in common if they are the same."""
-    others = tuple(item for item in spec.arguments if item[0] != "level")
-    with _making(spec):
-        env = spec(disable_env_checker=True)
-        base = env.unwrapped
-    assert isinstance(base, MiniGridEnv)  # of what else takes a level
-    env.reset()
-    grid = base.grid.encode()
-    return spec.env_id, others, grid.shape, grid.tobytes(), tuple(base.agent_pos), int(base.agent_dir)
 
 
 @lru_cache(maxsize=256)

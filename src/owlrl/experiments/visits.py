@@ -33,10 +33,6 @@ class Visits:
         keeper: what keeps the work between processes.
         tell: called with what is being done and how many steps of all are done.
         tensorboard: directory for scores, points of the curve and what `Learned.numbers` says.
-
-    Attributes:
-        rows: what was found.
-        learned: what the method has learned, from `run` on.
     """
 
     learned: Learned
