@@ -6,13 +6,15 @@ import copy
 import math
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 from typing_extensions import Self
 
@@ -235,6 +237,34 @@ class LearningLoop(ABC):
     @abstractmethod
     def _update(self, batch: Transitions) -> Any:
         """One gradient step on ``batch``."""
+
+    def _step(
+        self,
+        name: str,
+        optimizer: Optimizer,
+        loss: Callable[..., tuple[Tensor, Tensor]],
+        networks: Sequence[nn.Module],
+        *inputs: Any,
+        head: int | None = None,
+        max_norm: float | None = None,
+    ) -> tuple[float, Tensor]:
+        """One gradient step of the first network, none if the loss is not finite; the loss's outputs."""
+        if name in self._compiled:
+            value, further = self._compiled[name](optimizer, networks, *inputs, head=head)
+            return value.item(), further
+        called = networks if head is None else [partial(network, head=head) for network in networks]
+        value, further = loss(*called, *inputs)
+        number = value.item()  # a GPU is waited for here, and only here
+        if math.isfinite(number):
+            own = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+            for parameter in own:
+                parameter.grad = None
+            # to its own parameters only: a policy's loss costs the critics no gradient
+            value.backward(inputs=[p for p in own if p.requires_grad])  # type: ignore[no-untyped-call]
+            if max_norm is not None:
+                clip_grad_norm_(own, max_norm)
+            optimizer.step()
+        return number, further.detach()
 
     def _finite(self, batch: Transitions, quantity: str, number: float) -> float:
         """``number``, or an error that says where it stopped being finite."""
