@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -93,20 +93,22 @@ class Train:
         tasks = task_text(self.tasks, self.env_id, self.levels, self.angles) or "SC3"
         own = CONTROL_DEFAULTS if is_control(tasks) else {}
         frames = own.get("frames", Run.frames) if self.frames is None else self.frames
+        alike = (
+            "method",
+            "seed",
+            "rounds",
+            "learner",
+            "strength",
+            "policies",
+            "episodes",
+            "unseen",
+            "compile",
+        )
         return Run(
-            **{**own, "tasks": tasks, "frames": frames},
+            **{**own, "tasks": tasks, "frames": frames, **{name: getattr(self, name) for name in alike}},
             arguments=named_values("arguments", self.arguments),
-            method=self.method,
-            seed=self.seed,
-            rounds=self.rounds,
-            learner=self.learner,
             overrides=named_values("set", self.set),
-            strength=self.strength,
-            policies=self.policies,
-            episodes=self.episodes,
             consecutive=self.in_a_row,
-            unseen=self.unseen,
-            compile=self.compile,
         )
 
     def __call__(self) -> int:
@@ -308,18 +310,9 @@ class Compare:
     def __call__(self) -> int:
         """Run what is missing, print table and verdicts, write the report; 1 if a run failed."""
         output = self.output or Path("runs") / self.study.stem
-        study = compare_file(
-            self.study,
-            steps=self.steps,
-            methods=self.methods or None,
-            seeds=self.seeds,
-            jobs=self.jobs,
-            output=output,
-            backend=self.backend,
-            scheduler=self.scheduler,
-            save_every=self.save_every,
-            tensorboard=self.tensorboard,
-        )
+        chosen = {option.name: getattr(self, option.name) for option in fields(self)}
+        chosen |= {"methods": self.methods or None, "output": output}
+        study = compare_file(chosen.pop("study"), **chosen)
         print(study.table(), report_text(study, output), sep="\n")
         return 1 if study.errors else 0
 
@@ -433,15 +426,17 @@ class Demo:
             raise OwlValueError(f"arms is {self.arms}; the Pendulum has none, leave it out")
         chosen: dict[str, Any] = {"arms": self.arms, "frames": self.frames}
         given = {name: value for name, value in chosen.items() if value is not None}
+        runs: dict[str, tuple[Any, str]] = {
+            "crossroads": (run_demo, "Share of episodes that reached the goal that pays"),
+            "pendulum": (run_pendulum_demo, "Return of an episode"),
+            "stream": (run_stream_demo, "Hidden changes, and when they were found"),
+        }
+        run, shown = runs[self.name]
         with repeatable(self.seed):
-            runs: dict[str, Any] = {"pendulum": run_pendulum_demo, "stream": run_stream_demo}
-            demo = runs.get(self.name, run_demo)(seed=self.seed, output=self.picture, **given)
-        shown = "Return of an episode" if pendulum else "Share of episodes that reached the goal that pays"
-        shown = "Hidden changes, and when they were found" if self.name == "stream" else shown
+            demo = run(seed=self.seed, output=self.picture, **given)
         print(f"\n{shown}:\n\n{demo.table()}\n")
-        moving = (
-            f" {self.picture.with_suffix('.gif')} shows one episode, the task unknown." if pendulum else ""
-        )
+        film = self.picture.with_suffix(".gif")
+        moving = f" {film} shows one episode, the task unknown." if pendulum else ""
         print(f"{time.monotonic() - start:.0f} s. The picture is {self.picture}.{moving}")
         return 0
 

@@ -280,39 +280,28 @@ def _attempt(places: _Places, work: Work) -> tuple[Trial, str | None]:
     """Run one trial; its error does not end the others."""
     trial = work.trial
     try:
-        done = work.do(
-            trial,
-            tell=Post(places.post(trial)),
-            resume=places.part(trial),
-            save_every=places.seconds,
-            tensorboard=places.board(trial),
-        )
-        return done, None
+        return work.do(trial, **places.options(trial)), None
     except Exception as error:  # whatever the user's own code raises
-        frames = traceback.extract_tb(error.__traceback__)
-        last = frames[-1]
+        last = traceback.extract_tb(error.__traceback__)[-1]
         return trial, f"{type(error).__name__}: {error} ({Path(last.filename).name}:{last.lineno})"
 
 
 class _Places(NamedTuple):
-    """Where trials are kept while they are under way and how often; where they tell what they do.
-
-    None where a directory is not to be seen, as on another machine.
-    """
+    """Where trials are kept while they are under way and how often; where they tell what they do."""
 
     output: str | None
     seconds: float
     tensorboard: str | None
     posts: str | None
 
-    def part(self, trial: Trial) -> Path | None:
-        return _in(self.output, f"{trial.part}.part")
-
-    def post(self, trial: Trial) -> Path | None:
-        return _in(self.posts, trial.id)
-
-    def board(self, trial: Trial) -> Path | None:
-        return _in(self.tensorboard, f"{slug(trial.method)}/seed-{trial.seed}")
+    def options(self, trial: Trial) -> dict[str, Any]:
+        """Of `run_trial`, for the process that runs the trial."""
+        return {
+            "tell": Post(_in(self.posts, trial.id)),
+            "resume": _in(self.output, f"{trial.part}.part"),
+            "save_every": self.seconds,
+            "tensorboard": _in(self.tensorboard, f"{slug(trial.method)}/seed-{trial.seed}"),
+        }
 
     def remove(self, trial: Trial) -> None:
         """The trial is done: neither its file nor one of what it was before is needed."""
@@ -321,6 +310,7 @@ class _Places(NamedTuple):
 
 
 def _in(directory: str | None, name: str) -> Path | None:
+    """A path in a directory, unless that is not to be seen, as on another machine."""
     return None if directory is None or not Path(directory).is_dir() else Path(directory) / name
 
 

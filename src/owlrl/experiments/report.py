@@ -257,22 +257,8 @@ def _some(things: list[Any], most: int) -> list[Any]:
     return [things[place] for place in places.tolist()]
 
 
-# What `owlrl train` has options for; the rest of a run needs Python.
-OPTIONS = {
-    "tasks": "tasks",
-    "arguments": "arguments",
-    "method": "method",
-    "seed": "seed",
-    "frames": "frames",
-    "rounds": "rounds",
-    "learner": "learner",
-    "overrides": "set",
-    "strength": "strength",
-    "policies": "policies",
-    "episodes": "episodes",
-    "consecutive": "in-a-row",
-    "unseen": "unseen",
-}
+RENAMED = {"overrides": "set", "consecutive": "in-a-row"}  # fields of a run and options of `owlrl train`
+WITHOUT_OPTION = {"frames_by_task", "num_envs", "eval_every", "compile"}  # these need Python
 
 
 def commands_for(runs: Sequence[Run]) -> list[str]:
@@ -296,7 +282,7 @@ def train_command(run: Run) -> str:
     default = Run()
     changed = {f.name: getattr(run, f.name) for f in fields(run)}
     changed = {name: value for name, value in changed.items() if value != getattr(default, name)}
-    if run.control or not set(changed) <= set(OPTIONS):  # the command has other defaults for control
+    if run.control or set(changed) & WITHOUT_OPTION:  # the command has other defaults for control
         code = "from owlrl.experiments import Run, run_experiment; "
         code += f"run_experiment(Run(**{changed!r})).write('runs')"
         if '"' not in code:
@@ -309,7 +295,7 @@ def train_command(run: Run) -> str:
 
 
 def _words(name: str, value: object) -> list[str]:
-    option = f"--{OPTIONS[name]}"
+    option = f"--{RENAMED.get(name, name)}"
     if isinstance(value, dict):
         return [option, *(f"{key}={json.dumps(item)}" for key, item in value.items())]
     return [option, *map(str, value)] if isinstance(value, tuple) else [option, str(value)]

@@ -395,10 +395,7 @@ def evaluate(
 
 
 def greedy_score(network: MultiHead, head: int, table: Table) -> Score:
-    """The score of one head in a task, acting greedily; needs one pass through the network.
-
-    Task and policy are deterministic, so one episode is enough.
-    """
+    """The score of one head in a task, acting greedily: one episode, since nothing is random."""
     device = next(network.module.parameters()).device
     seen = torch.tensor(table.observations, device=device)
     with torch.no_grad(), eval_mode(network.module):
@@ -406,10 +403,9 @@ def greedy_score(network: MultiHead, head: int, table: Table) -> Score:
     state, total = table.start, 0.0
     for step in range(1, (table.max_episode_steps or table.num_states) + 1):
         action = actions[table.obs_index[state]]
-        goal, later = bool(table.goal[state, action]), table.goal_reward
-        total += float(table.reward[state, action] if later is None or not goal else later[step])
+        total += float(table.reward_at(state, action, step))
         if table.terminated[state, action]:
-            return Score(np.array([total]), success=float(goal))
+            return Score(np.array([total]), success=float(table.goal[state, action]))
         state = int(table.next_state[state, action])
     return Score(np.array([total]), success=0.0)
 

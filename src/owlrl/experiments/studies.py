@@ -157,17 +157,11 @@ def _unseen(seed: int) -> list[Run]:
     one_head = ("oracle", "oracle+least-tried")
     heads = ("hedge+model", "restless+model", "released+td-raw", "random")
     policies = {True: ("oracle", *heads, *(f"{name}+least-tried" for name in heads)), False: one_head}
+    more: dict[str, Any] = {"learner": "conv", "unseen": UNSEEN}
     return [
-        Run(
-            "SC5",
-            method=name,
-            seed=seed,
-            frames=FRAMES,
-            learner="conv",
-            policies=policies[METHODS[name].heads],
-            unseen=UNSEEN,
-        )
+        run
         for name in HEADLINE
+        for run in _compare([name], "SC5", seed, policies=policies[METHODS[name].heads], **more)
     ]
 
 
@@ -178,32 +172,25 @@ def _ablations(seed: int) -> list[Run]:
 
 
 def _revisits(seed: int) -> list[Run]:
-    methods = [
-        "experience-replay",
-        "owl",
-        "owl-warm-start",
-        "owl-epsilon-restart-1x",
-        "owl-epsilon-restart-2x",
-        "owl-mlp-head",
-        "owl-dropout-0.05",
-        "owl-dropout-0.1",
-        "owl-dropout-0.2",
-        "owl-memory",
-    ]
+    owls = ("owl", "owl-warm-start", "owl-epsilon-restart-1x", "owl-epsilon-restart-2x", "owl-mlp-head")
+    dropouts = ("owl-dropout-0.05", "owl-dropout-0.1", "owl-dropout-0.2")
+    methods = ("experience-replay", *owls, *dropouts, "owl-memory")
     return _compare(methods, "SC2", seed, rounds=2, frames=FRAMES // 2)
 
 
 def _strengths(seed: int) -> list[Run]:
-    runs = []
-    for method, strengths in {
+    tried = {
         "owl": (1.0, 10.0, 100.0, 500.0, 1_000.0, 5_000.0),
         "owl-loss": (500.0, 5_000.0, 50_000.0, 500_000.0),
         "owl-distill-current": (1.0, 10.0, 100.0),
         "owl-memory": (0.1, 1.0, 10.0),
-    }.items():
-        for strength in strengths:
-            runs += _compare([method], "SC3", seed, strength=strength)
-    return runs
+    }
+    return [
+        run
+        for name, all_of in tried.items()
+        for k in all_of
+        for run in _compare([name], "SC3", seed, strength=k)
+    ]
 
 
 def _alone(seed: int) -> list[Run]:
