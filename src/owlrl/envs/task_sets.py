@@ -172,10 +172,8 @@ def task_set(name: str, **kwargs: Any) -> dict[str, TaskSpec]:
 
     ``SC2``, ``SC3``, ``SC5``, ``SC12``: SimpleCrossingS9N1 with 3 actions. ``SC3+DK2``: three of these
     and two of DoorKey-8x8, all with 7 actions. ``Crossroads-2`` to ``Crossroads-8``. All levels of the
-    first two kinds passed `screen_level`.
-
-    The levels of the SC sets can be distinguished by their observations: one memoryless policy solves all
-    (`interference` finds it), so they test forgetting and selection. Crossroads forces interference.
+    first two kinds passed `screen_level`; one memoryless policy solves all of an SC set (`interference`
+    finds it), so they test forgetting and selection. Crossroads forces interference.
 
     Args:
         name: a key of ``TASK_SETS``.
@@ -184,8 +182,6 @@ def task_set(name: str, **kwargs: Any) -> dict[str, TaskSpec]:
     >>> from owlrl.envs import task_set
     >>> list(task_set("SC3"))
     ['simplecrossing-3', 'simplecrossing-7', 'simplecrossing-14']
-    >>> task_set("Crossroads-2", breadcrumbs=True)["crossroads-1"]
-    TaskSpec.of('owlrl/Crossroads-v0', arms=2, task=1, breadcrumbs=True)
     """
     if name not in TASK_SETS:
         raise OwlValueError(f"task_set: name is {name!r}; expected one of {', '.join(TASK_SETS)}")

@@ -196,8 +196,7 @@ class Resumable(AnyWrapper, RecordConstructorArgs):
 
     `state_dict` is a small tree for `owlrl.checkpoint.save_state`, without pickled code. `load_state_dict` in
     a new process resets the environment with the generator it had, takes the actions again and compares
-    what is seen with what was seen: an environment with other randomness than its ``np_random`` is
-    refused, and one that can be pickled may be pickled instead. It takes as long as the episode so far.
+    what is seen: an environment with other randomness than its ``np_random`` is refused.
 
     Put it outermost, around a ``Monitor``, too. ``owlrl`` saves no environment: save this beside the wrapper.
 
@@ -206,13 +205,9 @@ class Resumable(AnyWrapper, RecordConstructorArgs):
 
     >>> import gymnasium
     >>> from owlrl.envs import Resumable
-    >>> env = Resumable(gymnasium.make("CartPole-v1"))
-    >>> _ = env.reset(seed=3)
-    >>> for _ in range(4):
-    ...     seen = env.step(1)[0]
-    >>> state = env.state_dict()
-    >>> again = Resumable(gymnasium.make("CartPole-v1"))
-    >>> again.load_state_dict(state)
+    >>> env, again = (Resumable(gymnasium.make("CartPole-v1")) for _ in range(2))
+    >>> _ = env.reset(seed=3), env.step(1), env.step(1)
+    >>> again.load_state_dict(env.state_dict())
     >>> bool((env.step(0)[0] == again.step(0)[0]).all())
     True
     """

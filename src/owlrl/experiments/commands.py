@@ -93,19 +93,10 @@ class Train:
         tasks = task_text(self.tasks, self.env_id, self.levels, self.angles) or "SC3"
         own = CONTROL_DEFAULTS if is_control(tasks) else {}
         frames = own.get("frames", Run.frames) if self.frames is None else self.frames
-        alike = (
-            "method",
-            "seed",
-            "rounds",
-            "learner",
-            "strength",
-            "policies",
-            "episodes",
-            "unseen",
-            "compile",
-        )
+        alike = ("method", "seed", "rounds", "learner", "strength", "policies", "episodes", "unseen")
         return Run(
             **{**own, "tasks": tasks, "frames": frames, **{name: getattr(self, name) for name in alike}},
+            compile=self.compile,
             arguments=named_values("arguments", self.arguments),
             overrides=named_values("set", self.set),
             consecutive=self.in_a_row,

@@ -95,7 +95,7 @@ MakeRegularizer = Callable[[Strength, int], Regularizer]  # from strength and se
 
 @dataclass(frozen=True)
 class Recipe:
-    """One way to learn task after task.
+    """One way to learn task after task, of our own runs.
 
     Attributes:
         name: its key in ``METHODS``.
@@ -107,10 +107,9 @@ class Recipe:
         control: strengths for actor and critics with continuous actions; None if it is not there for them.
         warm_start: rows kept of each task for its next visit; for the scoped replay.
         init: a new task's head: "fresh" (random), "zero" or a "copy" of the last one.
-        head: makes a head of another kind than a linear one from feature size and actions.
-        dropout: probability of the paper's MC dropout; 0 for none.
-        epsilon_restart: on a revisit exploration starts again and falls so many times faster; None
-            resumes it where it stopped.
+        head: makes another head than a linear one, from feature size and actions.
+        dropout: probability of the paper's MC dropout.
+        epsilon_restart: on revisits exploration starts again, so many times faster; None resumes it.
 
     >>> from owlrl.experiments import METHODS
     >>> METHODS["owl"].strength, METHODS["experience-replay"].heads

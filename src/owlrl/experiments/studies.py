@@ -58,10 +58,9 @@ def run_experiment(
         run: what to do.
         checkpoint: where to write the trained session, for `Session.load`.
         progress: show a bar (needs tqdm).
-        resume: a file in which unfinished work is kept. Stopped or killed at any moment, the same call
-            continues from there, also in the middle of a task, to the same result and the same
-            checkpoint, bit for bit (``owlrl.experiments.results.TIMES`` names what differs). It can be
-            removed when the result is kept.
+        resume: a file in which unfinished work is kept. Killed at any moment, the same call continues from
+            there to the same result and checkpoint, bit for bit (``owlrl.experiments.results.TIMES`` names
+            what differs).
         save_every: seconds of work that a kill may cost.
 
     >>> from owlrl.experiments import Run, run_experiment
@@ -185,12 +184,8 @@ def _strengths(seed: int) -> list[Run]:
         "owl-distill-current": (1.0, 10.0, 100.0),
         "owl-memory": (0.1, 1.0, 10.0),
     }
-    return [
-        run
-        for name, all_of in tried.items()
-        for k in all_of
-        for run in _compare([name], "SC3", seed, strength=k)
-    ]
+    pairs = [(method, strength) for method, strengths in tried.items() for strength in strengths]
+    return [run for method, strength in pairs for run in _compare([method], "SC3", seed, strength=strength)]
 
 
 def _alone(seed: int) -> list[Run]:

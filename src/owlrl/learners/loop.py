@@ -256,13 +256,14 @@ class LearningLoop(ABC):
         value, further = loss(*called, *inputs)
         number = value.item()  # a GPU is waited for here, and only here
         if math.isfinite(number):
-            own = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+            own = _parameters(optimizer)
             for parameter in own:
                 parameter.grad = None
             # to its own parameters only: a policy's loss costs the critics no gradient
-            value.backward(inputs=[p for p in own if p.requires_grad])  # type: ignore[no-untyped-call]
+            chosen = [p for p in own if p.requires_grad] if head is None else None  # that head may be idle
+            value.backward(inputs=chosen)  # type: ignore[no-untyped-call]
             if max_norm is not None:
-                clip_grad_norm_(own, max_norm)
+                clip_grad_norm_(_parameters(optimizer), max_norm)
             optimizer.step()
         return number, further.detach()
 
@@ -445,6 +446,10 @@ def _state_problems(parts: Mapping[str, Stateful], state: Mapping[str, Any]) -> 
                     "expected an agent with as many heads, made as the one that was saved"
                 )
     return found
+
+
+def _parameters(optimizer: Optimizer) -> list[Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def _lay_out(optimizer: Optimizer) -> None:
