@@ -67,8 +67,7 @@ def compare(
             takes (a Stable-Baselines3 model, a learner of `owlrl.learners`), or an object with
             ``train(steps)`` and ``learner``, for your own script (see `train_model`).
         tasks: in the order of training: a Gymnasium id, or a factory ``f(seed)`` of an environment or a
-            vector of them, by name. Training and evaluation have separate environments; a pair of ids or
-            factories makes them differ, as with a bonus in training only.
+            vector of them, by name. A pair of ids or factories is for training and evaluation.
         steps: of each task in each round; one number, or one per task.
         methods: of "bare", "bare, empty replay", "alone", "one head with rehearsal", "one head with history",
             "owl", "owl with EWC" and "paper"; or your own `Method`, or "package.module:name" of one.
@@ -82,8 +81,7 @@ def compare(
         unseen: sets of tasks that are evaluated at the end and never trained in, as ``{"set": {"task": …}}``.
         jobs: how many runs at once.
         output: directory for finished and unfinished runs (JSON lines): killed at any moment, the same call
-            continues, also inside a task, to the same numbers (see "Stop and resume" on the page
-            "Your tasks"). Runs of a changed model, task or method are repeated.
+            continues to the same numbers. Runs of a changed model, task or method are repeated.
         backend: "loky" for processes of this machine, "dask" for a Dask cluster, which executes what it is
             sent.
         scheduler: the address of the cluster's scheduler.
@@ -94,7 +92,6 @@ def compare(
         tensorboard: directory in which each run writes its scores, learning curve and the wrapper's
             `OwlWrapper.numbers` for TensorBoard, by method and seed (extra ``tensorboard``).
 
-    >>> import gymnasium
     >>> from owlrl.experiments import compare
     >>> from owlrl.learners import DQN
     >>> study = compare(lambda env, seed: DQN(env, seed=seed), tasks={"upright": "CartPole-v1"}, steps=300,
@@ -123,9 +120,8 @@ def compare(
 def compare_file(path: str | os.PathLike[str], *, progress: bool = True, **instead: Any) -> Study:
     """`compare` as defined in a Python file; workers execute the same file.
 
-    The file has ``make_model`` and ``tasks``, and any other arguments of `compare`
-    (``steps``, ``methods``, …) as variables of these names; or a function ``study()`` that returns them as a
-    dict.
+    The file has ``make_model`` and ``tasks``, and any other arguments of `compare` as variables of these
+    names; or a function ``study()`` that returns them as a dict.
 
     Args:
         path: the file.
@@ -445,11 +441,8 @@ def diagnose(path: str | os.PathLike[str], *, steps: int | None = None, seed: in
     >>> _ = path.write_text('''
     ... from functools import partial
     ... import gymnasium
-    ... from owlrl.learners import DQN
     ... tasks = {str(k): partial(gymnasium.make, "owlrl/Crossroads-v0", arms=2, task=k) for k in range(2)}
-    ... steps = 1_000
-    ... def make_model(env, seed):
-    ...     return DQN(env, seed=seed)
+    ... steps, make_model = 1_000, print
     ... ''')
     >>> print(diagnose(path))  # doctest: +NORMALIZE_WHITESPACE
     2 tasks share 28 observations, 100% contradictory; one policy solves 1 (exact), own policies 2;

@@ -86,8 +86,7 @@ class Score:
 class Learned:
     """What a method has learned so far; `compare` trains it task after task and evaluates it.
 
-    Your own method overrides `train`, and `policy` if acting is more than the greedy actions of
-    ``model``.
+    Your own method overrides `train`, and `policy` if acting is more than the greedy actions of ``model``.
 
     Attributes:
         modes: the ways in which it can act, by name: "given" the task, with the task "unknown", or any names
@@ -554,14 +553,11 @@ BUILT_IN: dict[str, Method] = {
 def register_method(method: Method) -> Method:
     """Make a method known by its name, in `compare` and in ``owlrl compare --methods``.
 
-    Processes get the method itself, so that it works with several jobs and on a cluster. A study's file
-    that registers is executed in each of them.
+    Processes get the method itself, so that it works with several jobs and on a cluster.
 
     >>> from owlrl.experiments import Wrapped, register_method
-    >>> from owlrl.experiments.methods import BUILT_IN, find_method
+    >>> from owlrl.experiments.methods import BUILT_IN
     >>> register_method(Wrapped("owl, once more"))
-    Wrapped('owl, once more')
-    >>> find_method("owl, once more")
     Wrapped('owl, once more')
     >>> del BUILT_IN["owl, once more"]
     """

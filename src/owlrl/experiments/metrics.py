@@ -51,10 +51,10 @@ def final_performance(rows: Rows) -> float:
 
 
 def cumulative_performance(rows: Rows) -> float:
-    """Mean over all steps of the mean score of the tasks in the table at that step.
+    """Mean over all steps of the mean score of the tasks in the table at that step: the paper's.
 
-    The paper's cumulative performance. It counts the tasks seen so far: with three tasks visited three times,
-    counting tasks not yet begun would allow 0.89 at most, and the paper has 0.95.
+    It counts the tasks seen so far: counting tasks not yet begun would allow 0.89 at most with three tasks
+    visited three times, and the paper has 0.95.
 
     >>> from owlrl.experiments import cumulative_performance
     >>> cumulative_performance([(1, "left", 1.0), (2, "left", 0.5), (2, "right", 1.0)])

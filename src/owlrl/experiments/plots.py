@@ -112,14 +112,10 @@ def learning_curves(trials: Iterable[Trial]) -> Figure:
     The line is the mean over seeds with the task given, the shade around it one standard deviation;
     marks are policies with the task unknown. Background bands have the colour of the task in training.
 
-    Args:
-        trials: of our own runs, of one sequence of tasks, of any methods and seeds.
-
     >>> from owlrl.experiments import Run, Trial, learning_curves
     >>> rows = [{"kind": "training", "visit": 0, "task": "crossroads-0"},
     ...         {"kind": "score", "visit": 0, "task": "crossroads-0", "mode": "oracle", "success": 1.0}]
-    >>> figure = learning_curves([Trial.of(Run("Crossroads-2"), rows)])
-    >>> figure.axes[0].get_ylabel()
+    >>> learning_curves([Trial.of(Run("Crossroads-2"), rows)]).axes[0].get_ylabel()
     'crossroads-0'
     """
     groups = group_by_run(trials)
@@ -372,19 +368,14 @@ RANDOM = "random"
 def completions(trials: Iterable[Trial], *, mode: str = ORACLE) -> Figure:
     """How often each level has been solved so far: a panel per level, a line per method.
 
-    Checks in training are counted; the line is the median over seeds, the shade the
-    quartiles. A level that a method never solves stays at 0: interference, not forgetting.
-
-    Args:
-        trials: of one sequence of tasks, checked equally often.
-        mode: how the checks acted.
+    Checks in training are counted; the line is the median over seeds, the shade the quartiles. A level that a
+    method never solves stays at 0: interference, not forgetting. ``mode`` is how the checks acted.
 
     >>> from owlrl.experiments import Run, Trial, completions
     >>> task = {"task": "crossroads-0", "visit": 0, "success": 1.0}
     >>> rows = [{"kind": "training", **task}, {"kind": "curve", "step": 9, "mode": "oracle", **task},
     ...         {"kind": "score", "mode": "oracle", **task}]
-    >>> figure = completions([Trial.of(Run("Crossroads-2"), rows)])
-    >>> figure.axes[0].get_lines()[0].get_ydata()
+    >>> completions([Trial.of(Run("Crossroads-2"), rows)]).axes[0].get_lines()[0].get_ydata()
     array([1., 2.])
     """
     groups = group_by_run(trials)

@@ -213,9 +213,9 @@ def make_evidence(names: Iterable[str], *, seed: int, control: bool = False) -> 
     """All evidence that policies called after ``names`` need.
 
     ``td`` is the calibrated TD error, ``td-raw`` its plain size (what the published code uses),
-    ``td-squared`` the paper's G, ``reward`` a reward predictor per task, ``model`` a
-    model of each task, ``nll`` the likelihood under
-    dropout; ``td-and-reward`` is the sum of two; ``package.module:name`` is your own, made from a seed.
+    ``td-squared`` the paper's G, ``reward`` a reward predictor per task, ``model`` a model of each task,
+    ``nll`` the likelihood under dropout; ``td-and-reward`` is the sum of two; ``package.module:name`` is
+    your own, made from a seed.
 
     With continuous actions (``control``) ``td`` and ``nll``, the likelihood under probabilistic critics, are
     calibrated again after each task, ``td-once`` and ``nll-once`` only after their own; ``nll-raw`` is the

@@ -44,10 +44,9 @@ def write_report(
 ) -> Path:
     """Write tables and pictures of all results in a directory to one self-contained HTML file.
 
-    Trials of a `Run` (``owlrl train``, ``owlrl reproduce``) give tables, learning curves and the
-    heads' probabilities; if the checkpoint of a run is beside its result, also frames, GIFs and value maps
-    of the heads. An incomplete study gives what it has. Files that cannot be read are
-    listed in the report.
+    Trials of a `Run` (``owlrl train``, ``owlrl reproduce``) give tables, learning curves and the heads'
+    probabilities; if the checkpoint of a run is beside its result, also frames, GIFs and value maps. Files
+    that cannot be read are listed in the report.
 
     Args:
         directory: of results.

@@ -56,9 +56,8 @@ class Study:
     """The results of `compare`.
 
     Scores are mean returns over the episodes of an evaluation. "Right after" is the end of a task's last
-    training, "final" the end of all training; both have the same evaluation seeds. Where a method can act
-    both ways, ``mode`` is "given" (the task is given) or "unknown"; left out, it is "given" if there is a
-    choice.
+    training, "final" the end of all training; both have the same evaluation seeds. ``mode`` is "given" (the
+    task is given) or "unknown"; left out, it is "given" if there is a choice.
 
     Args:
         trials: one per method and seed, of the same settings.
@@ -67,11 +66,9 @@ class Study:
         note: a line for `notes`, e.g. a bound that is known.
 
     >>> from owlrl.experiments import Study, Trial
-    >>> rows = [{"kind": "training", "visit": 0, "task": "left", "seconds": 1.0},
-    ...         {"kind": "score", "visit": 0, "task": "left", "mode": "unknown", "mean_return": 0.5,
-    ...          "returns": [0.5], "found": None, "steps": None}]
-    >>> study = Study([Trial("bare", 0, {"tasks": ["left"], "steps": {"left": 9}}, rows=rows)])
-    >>> study.scores("bare")
+    >>> rows = [{"kind": "training", "visit": 0, "task": "left"},
+    ...         {"kind": "score", "visit": 0, "task": "left", "mode": "unknown", "mean_return": 0.5}]
+    >>> Study([Trial("bare", 0, {"tasks": ["left"]}, rows=rows)]).scores("bare")
     array([[0.5]])
     """
 
@@ -199,10 +196,9 @@ class Study:
         """For each method and task: not learned, forgotten, not recognised, or fine; and the numbers for it.
 
         Measured above random actions: "not learned" is a model that alone, in more than half of its seeds, is
-        not clearly better than random actions and than untrained (or worse than ``solved``; see
-        `learned_in`), "not learned in the sequence" less than half
-        of what it learns alone, "forgotten" less than 0.8 of the score right after, "not recognised" less
-        than 0.8 of the score with the task given.
+        not clearly better than random actions and than untrained (see `learned_in`), "not learned in the
+        sequence" less than half of what it learns alone, "forgotten" less than 0.8 of the score right after,
+        "not recognised" less than 0.8 of the score with the task given.
         """
         if not any(trial.method == RANDOM.name for trial in self.trials):
             raise OwlStateError("Study.verdicts: there is no trial of random actions to measure from")

@@ -51,12 +51,8 @@ def resolve_tasks(text: str, arguments: Mapping[str, Any] | None = None) -> dict
     >>> from owlrl.experiments import resolve_tasks
     >>> list(resolve_tasks("sc2"))
     ['simplecrossing-3', 'simplecrossing-7']
-    >>> list(resolve_tasks("owlrl/DoorKey-v0:4,6"))
-    ['doorkey-4', 'doorkey-6']
     >>> list(resolve_tasks("MiniGrid-LavaCrossingS9N1-v0:1,2"))
     ['minigrid-lavacrossings9n1-1', 'minigrid-lavacrossings9n1-2']
-    >>> list(resolve_tasks("owlrl/Pendulum-v0:90,-90"))
-    ['pendulum+90', 'pendulum-90']
     """
     chosen = dict(arguments or {})
     if taken := [name for name in TAKEN if name in chosen]:
