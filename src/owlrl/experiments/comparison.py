@@ -17,13 +17,14 @@ from typing import Any, Literal, NamedTuple
 
 from owlrl.envs import estimate_interference, interference, tabulate
 from owlrl.errors import OwlError, OwlStateError, OwlTypeError, OwlValueError
+from owlrl.experiments.config import slug
 from owlrl.experiments.fanout import Backend, check_workers, fan_out
 from owlrl.experiments.keeping import SAVE_EVERY, Keeper, repeatable
 from owlrl.experiments.methods import RANDOM, Wrapped
 from owlrl.experiments.models import make_env, seed_env
 from owlrl.experiments.plan import Plan
 from owlrl.experiments.progress import Clock, Post, progress_bar
-from owlrl.experiments.results import Trial, environment, make_directory, slug
+from owlrl.experiments.results import Trial, environment, make_directory
 from owlrl.experiments.study import Study
 from owlrl.experiments.visits import Visits
 

@@ -299,11 +299,10 @@ class Run:
     @property
     def id(self) -> str:
         """A short name: tasks, method, seed, and eight digits over all that is not a default."""
-        slug = re.sub(r"[^a-z0-9]+", "-", self.tasks.lower()).strip("-")[:40]
         # Defaults are left out, so that a field added later changes no name.
         text = json.dumps(self._changed(), sort_keys=True)
         method = re.sub(r"[^\w.+-]+", "-", self.method)
-        return f"{slug}-{method}-s{self.seed}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+        return f"{slug(self.tasks)}-{method}-s{self.seed}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
     @property
     def specs(self) -> dict[str, TaskSpec]:
@@ -443,6 +442,11 @@ class Run:
         if self.unseen:
             found.append(f"unseen is {self.unseen}; expected none: these tasks have no levels")
         return found
+
+
+def slug(text: str) -> str:
+    """A text as a part of a file's name."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:40]
 
 
 def _complaints(make: Callable[[], object]) -> list[str]:

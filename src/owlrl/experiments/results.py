@@ -7,7 +7,6 @@ import importlib.metadata
 import json
 import os
 import platform
-import re
 import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,7 +21,7 @@ import numpy.typing as npt
 import owlrl
 from owlrl.checkpoint import write_atomically
 from owlrl.errors import OwlError, OwlValueError
-from owlrl.experiments.config import Run
+from owlrl.experiments.config import Run, slug
 from owlrl.experiments.metrics import (
     Interval,
     cumulative_performance,
@@ -133,9 +132,11 @@ class Trial:
     def write(self, directory: str | os.PathLike[str]) -> Path:
         """Write it to its file, as a whole or not at all."""
         path = Path(directory) / f"{self.id}.jsonl"
+        path.parent.mkdir(parents=True, exist_ok=True)
         names = ("method", "seed", "settings", "source", "about", "modes", "info")
-        head = {"format": FORMAT, **{name: getattr(self, name) for name in names}}
-        write_lines(path, head, self.rows)
+        head = {"format": FORMAT, **{name: getattr(self, name) for name in names}, "rows": len(self.rows)}
+        text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in (head, *self.rows))
+        write_atomically(path, text.encode("utf-8"))
         return path
 
     @classmethod
@@ -148,7 +149,8 @@ class Trial:
         owlrl.errors.OwlValueError: Trial.read: nowhere.jsonl is no result (No such file or directory)
         """
         try:
-            return read_trial(*read_lines(path, FORMAT, EARLIER))
+            lines = Path(path).read_text(encoding="utf-8").splitlines()
+            return read_trial(*map(json.loads, lines))
         except OSError as error:
             raise OwlValueError(f"Trial.read: {path} is no result ({error.strerror})") from error
         except (ValueError, KeyError, TypeError, AttributeError, OwlError) as error:
@@ -229,13 +231,19 @@ class Trial:
         }
 
 
-def read_trial(head: Row, rows: Sequence[Row]) -> Trial:
-    """The trial of a file's lines; what is not as it should be is a ``TypeError`` or a ``KeyError``."""
+def read_trial(head: Row, *rows: Row) -> Trial:
+    """The trial of a file's lines; a built-in error says what is not as it should be."""
+    if head["format"] not in (FORMAT, EARLIER):
+        raise ValueError(f"its format is {head['format']!r}")
+    if head.get("rows", len(rows)) != len(rows):
+        raise ValueError(f"it has {len(rows)} of {head['rows']} rows")
+    if not all(isinstance(row, dict) for row in rows):
+        raise ValueError("it has rows that are no objects")
     if head["format"] == EARLIER:
         trial = _earlier(head, rows)
     else:
         names = ("method", "seed", "settings", "source", "about", "info")
-        trial = Trial(**{name: head[name] for name in names}, modes=tuple(head["modes"]), rows=rows)
+        trial = Trial(**{name: head[name] for name in names}, modes=tuple(head["modes"]), rows=list(rows))
     _check_fields("info", trial.info or {}, INFO, optional=True)
     for number, row in enumerate(trial.rows, 1):
         kind = str(row.get("kind"))
@@ -279,11 +287,6 @@ def _earlier(head: Row, rows: Sequence[Row]) -> Trial:
     return Trial.of(run, found, info)
 
 
-def slug(text: str) -> str:
-    """A text as a part of a file's name."""
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:40]
-
-
 def without_times(row: Mapping[str, Any]) -> Row:
     """A row, or the info of a result, without times: everything else is equal in every repetition."""
     return {name: value for name, value in row.items() if name not in TIMES}
@@ -301,26 +304,6 @@ def make_directory(directory: str | os.PathLike[str]) -> None:
         raise OwlValueError(
             f"output is {directory}, where nothing can be written ({error.strerror}); expected another"
         ) from error
-
-
-def write_lines(path: Path, head: Row, rows: Sequence[Row]) -> None:
-    """Write a file of JSON lines as a whole: the head, which then says how many rows follow, and the rows."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lines = ({**head, "rows": len(rows)}, *rows)
-    text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines)
-    write_atomically(path, text.encode("utf-8"))
-
-
-def read_lines(path: str | os.PathLike[str], *forms: str) -> tuple[Row, list[Row]]:
-    """Head and rows of a file that `write_lines` wrote with one of these formats."""
-    head, *rows = [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines()]
-    if head["format"] not in forms:
-        raise ValueError(f"its format is {head['format']!r}")
-    if head.get("rows", len(rows)) != len(rows):
-        raise ValueError(f"it has {len(rows)} of {head['rows']} rows")
-    if not all(isinstance(row, dict) for row in rows):
-        raise ValueError("it has rows that are no objects")
-    return head, rows
 
 
 def _check_fields(where: str, row: Any, fields: Mapping[str, Any], *, optional: bool = False) -> None:
