@@ -26,6 +26,9 @@ __all__ = ["METHODS", "PRESETS", "Preset", "Recipe", "Run"]
 
 Trunk = Callable[[], tuple[nn.Module, int]]
 Config = TypeVar("Config", DQNConfig, SACConfig)
+Json = Any  # what json.loads can give
+Strength = float | Mapping[str, float]
+MakeRegularizer = Callable[[Strength, int], Regularizer]  # from strength and seed
 
 
 @dataclass(frozen=True)
@@ -87,10 +90,6 @@ def with_overrides(config: Config, overrides: Mapping[str, Any]) -> Config:
         changed[name] = value
     raise_problems("Run", problems)
     return replace(config, **changed)
-
-
-Strength = float | Mapping[str, float]
-MakeRegularizer = Callable[[Strength, int], Regularizer]  # from strength and seed
 
 
 @dataclass(frozen=True)
@@ -233,9 +232,6 @@ def default_policies(method: Recipe, *, control: bool = False) -> tuple[str, ...
     theirs = ("released+td-raw", "paper+td-squared")
     dropout = ("hedge+nll",) if method.dropout else ()
     return (ORACLE, *ours, *theirs, *dropout, *WITHOUT_EVIDENCE)
-
-
-Json = Any  # what json.loads can give
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,8 @@ from owlrl.wrapper_state import same_state
 
 __all__: list[str] = []
 
+SAVE_EVERY = 60.0  # seconds of work that a kill may cost
+
 
 @contextmanager
 def repeatable(seed: int) -> Iterator[None]:
@@ -53,9 +55,6 @@ def kept_generators() -> Iterator[None]:
         finally:
             random.setstate(own)
             np.random.set_state(numbers)
-
-
-SAVE_EVERY = 60.0  # seconds of work that a kill may cost
 
 
 class Keeper:

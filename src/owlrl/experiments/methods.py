@@ -43,6 +43,9 @@ __all__ = ["Learned", "Method", "Score", "Wrapped", "register_method"]
 
 GIVEN, UNKNOWN = "given", "unknown"
 Row = dict[str, Any]
+STRENGTH = 100.0  # of EWC; nothing was tuned for the user's tasks
+UNTRAINED = "untrained"
+MakeModel = Callable[[Any, int], Any]
 
 
 @dataclass(frozen=True)
@@ -176,11 +179,6 @@ class Learned:
     def info(self) -> dict[str, Any]:
         """What a trial records of it as a whole, besides versions and times."""
         return {}
-
-
-STRENGTH = 100.0  # of EWC; nothing was tuned for the user's tasks
-UNTRAINED = "untrained"
-MakeModel = Callable[[Any, int], Any]
 
 
 def default_owl(model: Any, seed: int) -> OwlWrapper:

@@ -22,6 +22,8 @@ from owlrl.experiments.results import MEASURES, Trial
 __all__ = ["Plan", "fingerprint"]
 
 EVALUATION = 10_000  # added to a run's seed: no episode of the training is evaluated
+PLAIN = (type(None), bool, int, float, complex, str, bytes)
+LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
 @dataclass(frozen=True)
@@ -143,10 +145,6 @@ class Plan:
     def total(self) -> int:
         """Steps of one trial."""
         return self.rounds * sum(self.steps.values())
-
-
-PLAIN = (type(None), bool, int, float, complex, str, bytes)
-LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
 def fingerprint(*things: Any) -> str:

@@ -36,6 +36,9 @@ DASHES: tuple[Any, ...] = ("solid", (0, (4, 1.5)), (0, (1, 1)))
 HATCHES = ("", "////", "....")
 FILES = (".jpg", ".pdf", ".png", ".svg")
 INK, QUIET = "#222222", "#8a8a8a"  # text, and what belongs to no head
+FloatArray = npt.NDArray[np.float64]
+MARKERS = "osDv^"  # of the policies that are looked at after each task only
+RANDOM = "random"
 
 
 def new_figure(width: float, height: float, *, what: str = "a picture") -> Figure:
@@ -100,10 +103,6 @@ def short(text: str, *, most: int) -> str:
         return text
     half = (most - 1) // 2
     return f"{text[: most - 1 - half]}…{text[-half:]}"
-
-
-FloatArray = npt.NDArray[np.float64]
-MARKERS = "osDv^"  # of the policies that are looked at after each task only
 
 
 def learning_curves(trials: Iterable[Trial]) -> Figure:
@@ -360,9 +359,6 @@ def _trace_problems(heads: int, arms: Any, probabilities: Any, losses: Any) -> l
         for name, array in (("probabilities", probabilities), ("losses", losses))
         if array.shape != shape
     ]
-
-
-RANDOM = "random"
 
 
 def completions(trials: Iterable[Trial], *, mode: str = ORACLE) -> Figure:

@@ -55,6 +55,8 @@ OFTEN: dict[str, dict[str, Any]] = {  # what a row need not have
 }
 INFO = {"started": NUMBER, "seconds": NUMBER, "cpu_seconds": NUMBER, "versions": dict, "git": str | None}
 TIMES = ("started", "seconds", "cpu_seconds", "compile_seconds")  # in rows and info: all else is repeatable
+FloatArray = npt.NDArray[np.float64]
+BASE = ("learner", "overrides", "arguments", "num_envs")  # tasks and base learner, without the method
 
 
 @dataclass(frozen=True)
@@ -357,10 +359,6 @@ def _revision() -> str | None:
 def _git(*command: str) -> str:
     settings: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 10, "check": True}
     return str(subprocess.run(["git", *command], cwd=Path(__file__).parent, **settings).stdout).strip()
-
-
-FloatArray = npt.NDArray[np.float64]
-BASE = ("learner", "overrides", "arguments", "num_envs")  # tasks and base learner, without the method
 
 
 class Estimate(NamedTuple):

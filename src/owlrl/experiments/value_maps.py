@@ -34,6 +34,9 @@ FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 DIRECTIONS = ((1, 0), (0, 1), (-1, 0), (0, -1))  # MiniGrid's: right, down, left, up
 NOWHERE = -1
+MOVES = (Actions.left, Actions.right, Actions.forward)
+ONE_HEAD = "one head"
+CONVERGED = 1e-12
 Cell = tuple[int, int]
 
 
@@ -169,11 +172,6 @@ def _scale(shown: Sequence[ValueMap]) -> tuple[float, float]:
     finite = np.concatenate([found.values[np.isfinite(found.values)] for found in shown])
     low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 1.0)
     return (low, high) if high > low else (low - 0.5, high + 0.5)
-
-
-MOVES = (Actions.left, Actions.right, Actions.forward)
-ONE_HEAD = "one head"
-CONVERGED = 1e-12
 
 
 class SharedGrid(NamedTuple):
