@@ -25,7 +25,7 @@ from owlrl.experiments.config import Run
 from owlrl.experiments.frames import Recording, frame_strip, record_episode, write_gif
 from owlrl.experiments.plots import count, head_probabilities, learning_curves
 from owlrl.experiments.policies import LEAST_TRIED, ORACLE
-from owlrl.experiments.results import Group, Trial
+from owlrl.experiments.results import Group, Trial, readable_trials
 from owlrl.experiments.session import Session
 from owlrl.experiments.studies import STUDIES
 from owlrl.experiments.study import studies_of
@@ -86,12 +86,7 @@ def _read(directory: Path) -> tuple[list[Trial], list[Trial], list[str]]:
     """Trials of our own runs, those of other comparisons, and why other files are neither."""
     if not directory.is_dir():
         raise OwlValueError(f"write_report: directory is {directory}; there is no such directory")
-    trials, unreadable = list[Trial](), list[str]()
-    for path in sorted(directory.glob("*.jsonl")):
-        try:
-            trials.append(Trial.read(path))
-        except OwlError as error:
-            unreadable.append(str(error))
+    trials, unreadable = readable_trials(directory)
     if not trials and not (directory / DEMO).is_file():
         again = f"owlrl train --output {shlex.quote(str(directory))}"
         others = "".join(f"; {problem}" for problem in unreadable)

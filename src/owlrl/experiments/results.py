@@ -330,6 +330,17 @@ def load_trials(directory: str | os.PathLike[str]) -> Iterator[Trial]:
         yield Trial.read(path)
 
 
+def readable_trials(directory: str | os.PathLike[str]) -> tuple[list[Trial], list[str]]:
+    """The results of a directory, and why other files are none."""
+    trials, unreadable = list[Trial](), list[str]()
+    for path in sorted(Path(directory).glob("*.jsonl")):
+        try:
+            trials.append(Trial.read(path))
+        except OwlError as error:
+            unreadable.append(str(error))
+    return trials, unreadable
+
+
 @lru_cache(maxsize=1)
 def environment() -> dict[str, Any]:
     """Versions of what takes part, and the git revision of owlrl's source if it is in a repository.

@@ -8,7 +8,6 @@ import json
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -17,12 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from owlrl.checkpoint import write_atomically
-from owlrl.errors import OwlError, OwlStateError, OwlValueError
+from owlrl.errors import OwlStateError, OwlValueError
 from owlrl.experiments import _html
 from owlrl.experiments.methods import GIVEN, RANDOM, UNKNOWN, UNTRAINED
 from owlrl.experiments.metrics import forward_transfer
 from owlrl.experiments.plots import count, draw_study
-from owlrl.experiments.results import Estimate, Trial, When
+from owlrl.experiments.results import Estimate, Trial, When, readable_trials
 from owlrl.experiments.tables import DASH, number, table
 
 if TYPE_CHECKING:
@@ -96,11 +95,7 @@ class Study:
     @classmethod
     def load(cls, directory: str | os.PathLike[str]) -> Study:
         """The study whose trials a directory has; where there are several, the one that was run last."""
-        trials = []
-        for path in sorted(Path(directory).glob("*.jsonl")):
-            with suppress(OwlError):  # of another kind
-                trials.append(Trial.read(path))
-        trials = [trial for trial in trials if trial.run is None]
+        trials = [trial for trial in readable_trials(directory)[0] if trial.run is None]
         if not trials:
             raise OwlValueError(f"Study.load: {directory} has no results of compare")
         newest = max(trials, key=lambda trial: (trial.info or {}).get("started", 0.0))
