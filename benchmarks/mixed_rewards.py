@@ -23,7 +23,7 @@ import numpy as np
 
 from owlrl.acting import run_episodes
 from owlrl.experiments import Run, Session, resolve_tasks, table_of
-from owlrl.experiments.repeatable import repeatable
+from owlrl.experiments.keeping import repeatable
 from owlrl.experiments.tasks import vector_env
 
 RESULTS = Path(__file__).parent / "results" / "mixed"

@@ -22,7 +22,7 @@ from owlrl.experiments import Trial, completions, four_rooms, q_heatmap, selecti
 from owlrl.experiments.metrics import Interval, iqm_over_seeds, stratified_bootstrap
 from owlrl.experiments.multi_mnist import draw_supervised, supervised_rows
 from owlrl.experiments.plots import INK, QUIET, new_figure, plain
-from owlrl.experiments.summary import Estimate, Group, group_by_run, single_task_scores
+from owlrl.experiments.results import Estimate, Group, group_by_run, single_task_scores
 from owlrl.experiments.thousand import draw_thousand, looks
 from scripts import compared, rooms
 from scripts.notebook_page import pictures

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from owlrl.envs import TASK_SETS, UNSEEN_KINDS, TaskSpec, levels, pendulums, tabulate, task_set, unseen_levels
-from owlrl.envs.task_sets import _layout
+from owlrl.envs.task_sets import layout_of
 from owlrl.errors import OwlValueError
 
 
@@ -26,7 +26,7 @@ def test_crossing_sets(name, numbers):
     for number, task in zip(numbers, tasks.values(), strict=True):
         env = task().unwrapped
         assert (env.level, env.width, env.num_crossings, env.num_actions) == (number, 9, 1, 3)
-    assert len({_layout(task) for task in tasks.values()}) == len(numbers)
+    assert len({layout_of(task) for task in tasks.values()}) == len(numbers)
 
 
 def test_crossings_with_doors_share_their_actions():
@@ -82,16 +82,16 @@ def test_unseen_levels(kind):
     trained = task_set("SC5")
     tasks = unseen_levels(kind, 30, exclude=trained.values(), max_steps=50)
     assert len(tasks) == 30
-    avoid = {_layout(task) for task in trained.values()}
+    avoid = {layout_of(task) for task in trained.values()}
     env = next(iter(tasks.values()))().unwrapped
     assert (env.width, env.num_crossings, env.max_steps) == (*UNSEEN_KINDS[kind].values(), 50)
-    assert not avoid & {_layout(task) for task in tasks.values()}
+    assert not avoid & {layout_of(task) for task in tasks.values()}
     assert tasks == unseen_levels(kind, 30, exclude=(2, 7, 17, 24, 31), max_steps=50) or kind != "S9N1"
 
 
 def test_distinct_levels_run_out():
     found = unseen_levels("S9N1", 37, exclude=task_set("SC5"), distinct=True)
-    assert len({_layout(task) for task in found.values()}) == 37
+    assert len({layout_of(task) for task in found.values()}) == 37
     with pytest.raises(OwlValueError, match="n is 38 and S9N1 has only 37 layouts left"):
         unseen_levels("S9N1", 38, exclude=task_set("SC5").values(), distinct=True)
 

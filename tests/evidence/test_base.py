@@ -22,7 +22,7 @@ from owlrl.evidence import (
     calibrated_loss,
 )
 from owlrl.evidence.base import rms
-from owlrl.experiments.evidence import RecalibratedEvidence
+from owlrl.experiments.policies import RecalibratedEvidence
 from owlrl.protocols import Evidence as EvidenceProtocol
 from tests.own_dqn import Signs, make_script, train
 

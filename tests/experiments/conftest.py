@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from owlrl import RewardEvidence
-from owlrl.experiments.evidence import CONTROL, EVIDENCE
+from owlrl.experiments.policies import CONTROL, EVIDENCE
 from owlrl.learners import one_hot_cells
 
 

@@ -50,7 +50,7 @@ def training(task: str, start: int, end: int, number: int = 0) -> dict[str, Any]
 
 def result(run: Run, *rows: dict[str, Any], minutes: float = 1.0) -> Trial:
     info = {"seconds": {"train": 90 * minutes, "evaluate": 1.0}, "cpu_seconds": 60 * minutes}
-    return read_trial({"format": EARLIER, "run": run.to_json(), "info": info}, list(rows))
+    return read_trial({"format": EARLIER, "run": run.to_json(), "info": info}, *rows)
 
 
 SMALL_SAC = {

@@ -430,10 +430,10 @@ def test_a_file_gives_the_same_study(tmp_path):
 
 def test_studies_of_the_package_do_not_hide_libraries(tmp_path):
     before, package = list(sys.path), Path(module.__file__).parent
-    module.plan_of_file(package / "cheetah.py", seeds=1)
+    module.file_work(package / "cheetah.py", seeds=1)
     assert str(package) not in sys.path
     own = write_study(tmp_path)
-    module.plan_of_file(own, seeds=1)
+    module.file_work(own, seeds=1)
     assert sys.path == [*before, str(own.parent)]
     sys.path.remove(str(own.parent))
 

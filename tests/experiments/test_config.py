@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from owlrl.errors import OwlValueError
 from owlrl.experiments import METHODS, Run
-from owlrl.experiments.policies import default_policies
+from owlrl.experiments.config import default_policies
 
 TASKS = ("SC3", "crossroads-2", "owlrl/SimpleCrossing-v0:3,7", "SC3+DK2")
 

@@ -13,7 +13,6 @@ from hypothesis.extra import numpy as hnp
 
 from owlrl.errors import OwlValueError
 from owlrl.experiments.metrics import (
-    Score,
     cumulative_performance,
     final_performance,
     forgetting,
@@ -41,7 +40,7 @@ def sequences(draw):
         spans[f"t{k}"] = (k * points * 10, (k + 1) * points * 10)
         for p in range(1, points + 1):
             step = (k * points + p) * 10
-            rows += [Score(step, f"t{j}", draw(UNIT)) for j in range(k + 1)]
+            rows += [(step, f"t{j}", draw(UNIT)) for j in range(k + 1)]
     return draw(st.permutations(rows)), spans
 
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from owlrl.experiments import METHODS, Run, Trial
+from owlrl.experiments.config import recipe_of
 from owlrl.experiments.paper import PaperRow, paper_rows, paper_runs, paper_tables, parts, verdict
-from owlrl.experiments.recipes import recipe_of
-from owlrl.experiments.summary import Quartiles
+from owlrl.experiments.results import Quartiles
 
 
 def row(tasks: str, name: str) -> PaperRow:

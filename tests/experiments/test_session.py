@@ -11,7 +11,7 @@ from owlrl.checkpoint import save_state
 from owlrl.envs import TabulatedVectorEnv
 from owlrl.errors import OwlStateError, OwlValueError
 from owlrl.experiments import METHODS, Run, Session, evaluate, resolve_tasks, table_of
-from owlrl.experiments.recipes import recipe_of
+from owlrl.experiments.config import recipe_of
 from owlrl.experiments.session import greedy_score
 from owlrl.heads.modes import eval_mode
 from tests.experiments.helpers import QUICK, TINY, tiny

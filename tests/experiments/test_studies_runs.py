@@ -5,8 +5,7 @@ import torch
 
 from owlrl.errors import OwlValueError
 from owlrl.experiments import Session, Trial, final_performance, keeping, run_experiment
-from owlrl.experiments.keeping import Keeper
-from owlrl.experiments.repeatable import repeatable
+from owlrl.experiments.keeping import Keeper, repeatable
 from owlrl.experiments.results import TIMES, without_times
 from owlrl.experiments.session import plan_of
 from owlrl.experiments.visits import Visits

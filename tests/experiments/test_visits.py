@@ -15,10 +15,9 @@ from stable_baselines3.common.vec_env import VecNormalize
 from owlrl import learners
 from owlrl.errors import OwlStateError
 from owlrl.experiments import Learned, Method, Plan, compare
-from owlrl.experiments.keeping import Keeper
+from owlrl.experiments.keeping import Keeper, repeatable
 from owlrl.experiments.methods import BUILT_IN
 from owlrl.experiments.models import model_state
-from owlrl.experiments.repeatable import repeatable
 from owlrl.experiments.results import without_times
 from owlrl.experiments.visits import Visits
 from owlrl.learners import DQNConfig, SACConfig

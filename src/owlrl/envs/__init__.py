@@ -24,7 +24,6 @@ from owlrl.envs.interference import (
 )
 from owlrl.envs.pendulum import PendulumEnv, PendulumVectorEnv
 from owlrl.envs.reach import ReachEnv, ReachVectorEnv, best_return, reach_goals, single_policy_bound
-from owlrl.envs.resumable import Resumable
 from owlrl.envs.screen import ScreenResult, screen_level
 from owlrl.envs.switching import Switching, SwitchingVectorEnv
 from owlrl.envs.table import Table, TabulatedEnv, TabulatedVectorEnv
@@ -40,7 +39,7 @@ from owlrl.envs.task_sets import (
     task_set,
     unseen_levels,
 )
-from owlrl.envs.wrappers import CountBonus, ScaleGoalReward, SwapActions, WeakPush
+from owlrl.envs.wrappers import CountBonus, Resumable, ScaleGoalReward, SwapActions, WeakPush
 
 __all__ = [
     "TASK_SETS",

@@ -44,22 +44,18 @@ SIDES: tuple[Cell, ...] = ((1, 0), (-1, 0), (0, 1), (0, -1))
 class CrossroadsEnv(GridTaskEnv):
     """K corridors leave the middle, each ends at a goal tile, and one of the goals pays.
 
-    Which one pays is the task. All observations and transitions are the same in all K tasks, and
-    every goal ends the episode: a run of any one policy ends at one goal at most, so its chances of
-    success in the K tasks sum to at most 1, and no memoryless policy, not even a random one, solves more
-    than 1/K of them on average. Only the reward reveals the task.
+    Which one pays is the task. Observations and transitions are the same in all K tasks, and every goal
+    ends the episode: the chances of success of any one policy in the K tasks sum to at most 1, so no
+    memoryless policy solves more than 1/K of them on average. Only the reward reveals the task.
 
-    The walls of each corridor have another colour (from the fifth on, two colours in turn): the agent sees
-    the 7×7 cells before it and has no compass, and could not distinguish the corridors otherwise.
-    Up to four corridors leave a single cell; five to eight leave a hall of 5×5 cells. The agent starts
-    in the middle, facing up.
+    The walls of each corridor have another colour (from the fifth on, two in turn), since the agent has no
+    compass. Up to four corridors leave a single cell; five to eight leave a hall of 5×5 cells. The agent
+    starts in the middle, facing up.
 
-    The paying goal gives 1, at whatever step, and the others 0. With ``breadcrumbs`` there is a reward of
-    0.05 for every cell further into the right corridor, and −0.05 for every cell out of it: the difference of
-    a potential, never drawn. So the reward of an episode that ends in the right corridor is 1 +
-    0.05·length, loops bring nothing, and a step into a corridor shows whether it is the right one. Without
-    it, only the goals do: the best an agent can do is to try goal after goal, and to fail (K − 1)/2
-    episodes on average before it knows.
+    The paying goal gives 1, at whatever step, and the others 0. With ``breadcrumbs`` every cell further into
+    the right corridor gives 0.05, and every cell out of it −0.05: the difference of a potential, never drawn,
+    so that loops bring nothing and a step into a corridor shows whether it is the right one. Without it, the
+    best an agent can do is to try goal after goal, and to fail (K − 1)/2 episodes on average.
 
     Made by ``gymnasium.make("owlrl/Crossroads-v0", arms=4, task=2)``.
 
@@ -160,10 +156,9 @@ class Star:
 
 @lru_cache(maxsize=64)
 def make_star(arms: int, length: int) -> Star:
-    """Lay out ``arms`` corridors of ``length`` cells.
+    """Lay out ``arms`` corridors of ``length`` cells, all equally far from the middle.
 
-    Up to four leave a single cell in the four directions. More leave a hall of 5×5 cells, two to a side
-    each with its wall. All are equally long and begin equally far from the middle.
+    Up to four leave a single cell. More leave a hall of 5×5 cells, two to a side, each with its wall.
     """
     radius = 0 if arms <= len(SIDES) else 2
     hall = range(-radius, radius + 1)

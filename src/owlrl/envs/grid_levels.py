@@ -45,15 +45,14 @@ def check_grid(
 class GridTaskEnv(MiniGridEnv):
     """What our MiniGrid tasks have in common: the image alone as observation, and the first few actions.
 
-    A mixin: put it before a MiniGrid environment, as `SimpleCrossingEnv` does. An
-    observation is MiniGrid's 7×7×3 image, without direction and mission. At an episode's end
+    A mixin: put it before a MiniGrid environment, as `SimpleCrossingEnv` does. At an episode's end
     ``info["is_success"]`` says whether a goal that pays was reached.
 
-    Gymnasium's and Stable-Baselines3's ``check_env`` pass; the latter only warns that its default CNN needs
-    images of at least 36×36: use ``gymnasium.wrappers.FlattenObservation(env)`` with an ``MlpPolicy``.
+    Stable-Baselines3's ``check_env`` warns that its default CNN needs images of at least 36×36: use
+    ``gymnasium.wrappers.FlattenObservation(env)`` with an ``MlpPolicy``.
 
-    >>> from owlrl.envs import CrossroadsEnv, GridTaskEnv, SimpleCrossingEnv
-    >>> issubclass(SimpleCrossingEnv, GridTaskEnv) and issubclass(CrossroadsEnv, GridTaskEnv)
+    >>> from owlrl.envs import CrossroadsEnv, GridTaskEnv
+    >>> issubclass(CrossroadsEnv, GridTaskEnv)
     True
     """
 
@@ -121,11 +120,7 @@ class SimpleCrossingEnv(GridTaskEnv, _FixedLayout, CrossingEnv):
     >>> import gymnasium
     >>> import owlrl.envs
     >>> env = gymnasium.make("owlrl/SimpleCrossing-v0", level=3)
-    >>> observation, info = env.reset(seed=0)
-    >>> observation.shape, observation.dtype, env.action_space
-    ((7, 7, 3), dtype('uint8'), Discrete(3))
-    >>> other, _ = env.reset(seed=1)  # the seed changes nothing
-    >>> bool((observation == other).all())
+    >>> bool((env.reset(seed=0)[0] == env.reset(seed=1)[0]).all())  # the seed changes nothing
     True
     """
 

@@ -33,10 +33,8 @@ __all__ = [
 class Interference:
     """How much tasks contradict each other, and what one policy for all loses.
 
-    ``contradiction`` counts observations one by one, wherever they occur; ``shared`` measures what one
-    policy achieves. A large contradiction off the way to the goals costs nothing: only ``shared`` well
-    below ``separate`` shows that one head is not enough. Tasks that all end in a success may still lose
-    return: look at ``lost``, not only at how many are solved.
+    ``contradiction`` counts observations wherever they occur; off the way to the goals they cost nothing.
+    Only ``shared`` well below ``separate`` shows that one head is not enough.
 
     Attributes:
         shared_observations: how many observations occur in at least two of the tasks.
@@ -54,9 +52,6 @@ class Interference:
     >>> found = Interference(shared_observations=30, contradiction=0.5, separate=(0.96, 0.96),
     ...                      shared=(0.96, 0.0), solved_separately=2, solved_together=1, exact=True,
     ...                      optimal=(0.96, 0.96), bound=0.48)
-    >>> print(found)  # doctest: +NORMALIZE_WHITESPACE
-    2 tasks share 30 observations, 50% contradictory; one policy solves 1 (exact), own policies 2;
-    mean return 0.48 instead of 0.96
     >>> found.best_shared, found.best_separate, found.lost, found.proven
     (0.48, 0.96, (0.0, 0.96), True)
     """
@@ -103,14 +98,13 @@ class Interference:
 def interference(*tables: Table, gamma: float = 0.99, tries: int = 200, seed: int = 0) -> Interference:
     """How much two or more tabulated tasks contradict each other, in optimal actions and in return.
 
-    Optimal actions come from value iteration over states. An action counts as optimal for an observation
-    if it is optimal in some state with that observation, so that only certain contradictions count.
+    An action counts as optimal for an observation if it is optimal (by value iteration) in some state with
+    that observation, so that only certain contradictions count.
 
     The best single policy is one action per observation. Where all tasks have the same observations and
-    transitions, as those of `CrossroadsEnv`, its mean return is at most the optimum of the task with
-    the mean reward, and reaching that proves it best. Otherwise it is at most the mean of the separate
-    optima. A search looks for a policy that reaches the bound, and ``exact`` says whether it did. So tasks
-    that differ in the weights of their rewards only, and that one policy "solves" all, show what they lose.
+    transitions, as those of `CrossroadsEnv`, its mean return is at most the optimum of the task with the
+    mean reward, otherwise at most the mean of the separate optima. A search looks for a policy that reaches
+    the bound, and ``exact`` says whether it did.
 
     Args:
         tables: from `tabulate`, with the same actions and observation space.
@@ -160,10 +154,6 @@ def contradiction(optimal: BoolArray) -> tuple[int, float]:
     Args:
         optimal: (K, N, A), whether an action is optimal for an observation in a task; no action for
             an observation that the task does not have. From tables or from any other source.
-
-    Returns:
-        The number of observations that at least two tasks have, and the share of these for which no
-        action is optimal in all the tasks that have them (0 if there are none).
 
     >>> import numpy as np
     >>> from owlrl.envs import contradiction

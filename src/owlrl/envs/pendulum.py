@@ -97,12 +97,9 @@ class PendulumEnv(StandardPendulum):
 class PendulumVectorEnv(ArrayVectorEnv):
     """Copies of `PendulumEnv`, all stepped by a few array operations.
 
-    Equal to so many single environments, their seeds and random starts included, within rounding.
-
-    Autoreset and ``reset_mask`` are those of `owlrl.envs.vector.ArrayVectorEnv`: an episode that ends is
-    followed by the next one in the same step, and ``infos["final_obs"]`` has its last observation. Episodes
-    end by truncation only. The options ``x_init`` and ``y_init`` of ``reset`` bound the angle and the
-    speed of the start, as for the single environment.
+    Equal to so many single environments, their seeds and random starts included, within rounding. Autoreset
+    and ``reset_mask`` are those of `owlrl.envs.vector.ArrayVectorEnv`; episodes end by truncation only. The
+    options ``x_init`` and ``y_init`` of ``reset`` bound the angle and the speed of the start.
 
     Also made by ``gymnasium.make_vec("owlrl/Pendulum-v0", num_envs=16, angle=90)``.
 

@@ -34,14 +34,11 @@ def best_return(goal: npt.ArrayLike, *, steps: int = STEPS) -> Any:
     """The largest undiscounted return of an episode of `ReachEnv`; exact.
 
     Going at full speed to the goal in both coordinates is nearest to it in both after every step:
-    ``−Σ_t Σ_i max(|g_i| − 0.2·t, 0)²``.
+    ``−Σ_t Σ_i max(|g_i| − 0.2·t, 0)²``. A float, or (N,) for N goals.
 
     Args:
         goal: (2,), or (N, 2) for N goals at once.
         steps: of the episode.
-
-    Returns:
-        A float, or (N,) for N goals.
 
     >>> from owlrl.envs import best_return
     >>> round(best_return((0.4, 0.0)), 6)  # 0.2 away after the first step, and there after the second
@@ -95,9 +92,8 @@ class ReachEnv(gymnasium.Env[npt.NDArray[np.float32], npt.NDArray[Any]]):
     An action in [−1, 1]² moves it by a fifth of that, and a step is rewarded with minus the squared distance
     to the goal after it. The position is all that is seen. Episodes have 20 steps and end by truncation.
 
-    The best return of a goal is `best_return`, and `single_policy_bound` is what any one policy can have in
-    the mean over several goals: all goals look the same and contradict each other, and only rewards tell
-    which it is.
+    `best_return` is the best return of a goal, and `single_policy_bound` what any one policy can have in the
+    mean over several goals, which all look the same.
 
     Made by ``gymnasium.make("owlrl/Reach-v0", goal=(0.5, -0.3))``.
 
@@ -108,8 +104,7 @@ class ReachEnv(gymnasium.Env[npt.NDArray[np.float32], npt.NDArray[Any]]):
     >>> import numpy as np
     >>> import owlrl.envs
     >>> env = gymnasium.make("owlrl/Reach-v0", goal=(0.2, 0.4))
-    >>> env.reset(seed=0)[0]
-    array([0., 0.], dtype=float32)
+    >>> _ = env.reset(seed=0)
     >>> observation, reward, *_ = env.step(np.array([1.0, 1.0], np.float32))
     >>> observation, round(reward, 4)
     (array([0.2, 0.2], dtype=float32), -0.04)

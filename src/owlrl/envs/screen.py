@@ -58,17 +58,15 @@ def screen_level(
 ) -> ScreenResult:
     """Whether a level can be learned from what is seen: Q-learning holds it, and its reward can be found.
 
-    *Held*: tabular Q-learning over distinct observations. States that look alike share a row of Q: where
-    they need different actions, the level cannot be solved without memory, or the policy flips for
-    ever. In each of ``runs`` runs the greedy policy must solve the level in at least a share ``hold`` of ten
-    checks, spread over the last quarter of the frames.
+    *Held*: tabular Q-learning over distinct observations, in which states that look alike share a row: where
+    they need different actions, the policy flips for ever. In each of ``runs`` runs the greedy policy must
+    solve the level in at least a share ``hold`` of ten checks, spread over the last quarter of the frames.
 
     *Found*: an episode of random actions must succeed with a chance of at least ``find``, or an agent that
     explores at random will hardly ever see a reward.
 
-    The learner is one-step Q-learning with learning rate 0.1 and γ 0.99; ε falls from 1 to 0.1 over the
-    first half. Q starts at the largest reward there is, so that whatever has not been tried looks good: a
-    failure is then hardly one of exploration.
+    One-step Q-learning with learning rate 0.1 and γ 0.99; ε falls from 1 to 0.1 over the first half. Q starts
+    at the largest reward there is, so that a failure is hardly one of exploration.
 
     Args:
         level: an environment that can be tabulated, or its table.

@@ -126,9 +126,8 @@ class _Switches:
 class Switching(_Switches, gymnasium.Env[Any, Any]):
     """Several environments behind one: which of them acts changes at hidden times, also within an episode.
 
-    A stream of unlabelled tasks. The agent does not see the task; ``info["task"]`` has the true task of each
-    step, for evaluation. The clock runs over all episodes from the first step on, and a reset, even one
-    with a seed, does not turn it back: ``reset(seed=…)`` seeds the environments inside.
+    The agent does not see the task; ``info["task"]`` has the true task of each step, for evaluation. The
+    clock runs over all episodes, and no reset turns it back: ``reset(seed=…)`` seeds the environments inside.
 
     Within an episode the state is carried over: ``unwrapped.state`` of the one environment is set in the
     other (classic control, `PendulumEnv`, `ReachEnv`), and step limits continue. That needs environments of
@@ -154,8 +153,6 @@ class Switching(_Switches, gymnasium.Env[Any, Any]):
     >>> _ = env.reset(seed=0)
     >>> [env.step(np.zeros(1, np.float32))[4]["task"] for _ in range(5)]
     ['pendulum+90', 'pendulum+90', 'pendulum+90', 'pendulum-90', 'pendulum-90']
-    >>> env.changes
-    [(0, 'pendulum+90'), (3, 'pendulum-90')]
     """
 
     def __init__(

@@ -41,21 +41,19 @@ def tabulate(
     """Write out ``env`` from the start that ``env.reset(seed=seed)`` gives.
 
     Breadth first, every action is tried in every state on deep copies; ``env`` itself is not touched. Where
-    a deep copy does not continue where the original is (``gymnasium.utils.EzPickle`` constructs it from
-    scratch), the actions that lead to a state are replayed from ``reset(seed=seed)`` instead.
+    a deep copy does not continue where the original is (``gymnasium.utils.EzPickle``), the actions that lead
+    to a state are replayed from ``reset(seed=seed)`` instead.
 
     The environment must be deterministic after its reset, and what it does may depend on the number of
-    steps in two ways only: episodes may be truncated after some number of steps, and in MiniGrid
-    the reward of a success may depend on the step.
+    steps in two ways only: truncation, and in MiniGrid the reward of a success.
 
-    Two states are the same if their keys are. A MiniGrid environment needs no ``state_key``:
-    position, direction, what is carried and every cell of the grid identify its states. (A key
-    given for one is used instead, on whole copies of the environment, which takes far longer.) BabyAI's
-    levels need one: how far a mission has come is not in the grid.
+    Two states are the same if their keys are. A MiniGrid environment needs no ``state_key``: position,
+    direction, what is carried and every cell of the grid identify its states. (A key given for one is used
+    instead, which takes far longer.) BabyAI's levels need one: how far a mission has come is not in the grid.
 
-    The result is checked. An action that draws random numbers is repeated with four other ones, and
-    of all others one per state is repeated; at the end ``verify_steps`` random steps of a copy are compared
-    with the table. Randomness that is not the environment's own ``np_random`` can go unnoticed.
+    The result is checked: an action that draws random numbers is repeated with four other ones, of all others
+    one per state is repeated, and ``verify_steps`` random steps of a copy are compared with the table.
+    Randomness that is not the environment's own ``np_random`` can go unnoticed.
 
     Args:
         env: any Gymnasium environment with discrete actions and observations that are arrays.
@@ -72,8 +70,6 @@ def tabulate(
 
     >>> import gymnasium
     >>> from owlrl.envs import tabulate
-    >>> tabulate(gymnasium.make("owlrl/SimpleCrossing-v0", level=3))
-    Table('owlrl/SimpleCrossing-v0(level=3)': 169 states, 120 observations, 3 actions)
     >>> lake = gymnasium.make("FrozenLake-v1", is_slippery=False)
     >>> tabulate(lake, state_key=lambda env: env.unwrapped.s)
     Table('FrozenLake-v1(map_name=4x4, is_slippery=False)': 16 states, 16 observations, 4 actions)

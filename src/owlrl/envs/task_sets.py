@@ -172,10 +172,8 @@ def task_set(name: str, **kwargs: Any) -> dict[str, TaskSpec]:
 
     ``SC2``, ``SC3``, ``SC5``, ``SC12``: SimpleCrossingS9N1 with 3 actions. ``SC3+DK2``: three of these
     and two of DoorKey-8x8, all with 7 actions. ``Crossroads-2`` to ``Crossroads-8``. All levels of the
-    first two kinds passed `screen_level`.
-
-    The levels of the SC sets can be distinguished by their observations: one memoryless policy solves all
-    (`interference` finds it), so they test forgetting and selection. Crossroads forces interference.
+    first two kinds passed `screen_level`; one memoryless policy solves all of an SC set (`interference`
+    finds it), so they test forgetting and selection. Crossroads forces interference.
 
     Args:
         name: a key of ``TASK_SETS``.
@@ -184,8 +182,6 @@ def task_set(name: str, **kwargs: Any) -> dict[str, TaskSpec]:
     >>> from owlrl.envs import task_set
     >>> list(task_set("SC3"))
     ['simplecrossing-3', 'simplecrossing-7', 'simplecrossing-14']
-    >>> task_set("Crossroads-2", breadcrumbs=True)["crossroads-1"]
-    TaskSpec.of('owlrl/Crossroads-v0', arms=2, task=1, breadcrumbs=True)
     """
     if name not in TASK_SETS:
         raise OwlValueError(f"task_set: name is {name!r}; expected one of {', '.join(TASK_SETS)}")
@@ -237,12 +233,12 @@ def unseen_levels(
     kwargs = {**UNSEEN_KINDS[kind], **kwargs}
     known = exclude.values() if isinstance(exclude, Mapping) else exclude
     trained = [e if isinstance(e, TaskSpec) else TaskSpec.of(CROSSING, level=e, **kwargs) for e in known]
-    avoid = {_layout(spec) for spec in trained}
+    avoid = {layout_of(spec) for spec in trained}
     found: dict[str, TaskSpec] = {}
     tried_in_vain = 0
     for number in count(first):
         task = levels(CROSSING, [number], **kwargs)
-        layout = _layout(*task.values())
+        layout = layout_of(*task.values())
         if layout in avoid:
             tried_in_vain += 1
         else:
@@ -260,12 +256,12 @@ def unseen_levels(
     return found
 
 
-def _layout(spec: TaskSpec) -> tuple[object, ...]:
+def layout_of(spec: TaskSpec) -> tuple[object, ...]:
     """What makes two levels the same: the grid, and where the agent starts."""
     env = spec(disable_env_checker=True)
     env.reset()
     base = env.unwrapped
     if not isinstance(base, MiniGridEnv):
-        raise OwlValueError(f"unseen_levels: exclude has {spec}; expected levels of MiniGrid")
+        raise OwlValueError(f"{spec} has no layout; expected levels of MiniGrid")
     grid = base.grid.encode()
     return grid.shape, grid.tobytes(), position(base), int(base.agent_dir)

@@ -29,11 +29,9 @@ NEVER = int(np.iinfo(np.int64).max)  # the step at which an environment without 
 class ArrayVectorEnv(VectorEnv[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]):
     """The common part of such environments: spaces, step counts, reset masks and autoreset.
 
-    Autoreset is Gymnasium's *same step* mode, as ``metadata["autoreset_mode"]`` says: where an episode ends,
-    ``step`` returns the first observation of the next one, and the last observation of the one that
-    ended is ``infos["final_obs"][i]``; ``infos["_final_obs"]`` marks where (both are missing if no
-    episode ended). So no step is lost, and every step is a transition for a replay, its next
-    observation being ``final_obs`` where there is one.
+    Autoreset is Gymnasium's *same step* mode: where an episode ends, ``step`` returns the first observation
+    of the next one, and the last one of the episode is ``infos["final_obs"][i]``; ``infos["_final_obs"]``
+    marks where (both are missing if no episode ended). So every step is a transition for a replay.
 
     ``reset(options={"reset_mask": mask})`` starts the marked copies again and leaves the others as they are.
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from owlrl.experiments.comparison import compare, compare_file, run_trial
-from owlrl.experiments.config import Run
-from owlrl.experiments.diagnosis import diagnose
-from owlrl.experiments.evidence import EvidenceSet, make_evidence
+from owlrl.experiments.comparison import compare, compare_file, diagnose, run_trial
+from owlrl.experiments.config import METHODS, PRESETS, Preset, Recipe, Run
 from owlrl.experiments.frames import Recording, frame_strip, record_episode, write_gif
-from owlrl.experiments.learned import Learned, Score
-from owlrl.experiments.methods import Method, Wrapped, register_method
+from owlrl.experiments.methods import Learned, Method, Score, Wrapped, register_method
 from owlrl.experiments.metrics import (
     cumulative_performance,
     final_performance,
@@ -35,16 +32,20 @@ from owlrl.experiments.models import (
     train_model,
 )
 from owlrl.experiments.paper import paper_tables
-from owlrl.experiments.paper_plots import completions, head_errors, selection_bars, selections
 from owlrl.experiments.plan import Plan
-from owlrl.experiments.plots import head_probabilities, learning_curves
-from owlrl.experiments.policies import parse_policy
-from owlrl.experiments.presets import PRESETS, Preset
-from owlrl.experiments.recipes import METHODS, Recipe
+from owlrl.experiments.plots import (
+    completions,
+    head_errors,
+    head_probabilities,
+    learning_curves,
+    selection_bars,
+    selections,
+)
+from owlrl.experiments.policies import EvidenceSet, make_evidence, parse_policy
+from owlrl.experiments.progress import TensorBoard
 from owlrl.experiments.report import write_report
-from owlrl.experiments.results import Trial, environment, load_trials
+from owlrl.experiments.results import Group, Trial, environment, group_by_run, load_trials
 from owlrl.experiments.session import Session, evaluate
-from owlrl.experiments.shared_grid import SharedGrid, four_rooms, shared_grid
 from owlrl.experiments.studies import (
     MODULES,
     STUDIES,
@@ -56,11 +57,9 @@ from owlrl.experiments.studies import (
     study_table,
 )
 from owlrl.experiments.study import Study, Verdict
-from owlrl.experiments.summary import Group, group_by_run
 from owlrl.experiments.tables import markdown_tables
 from owlrl.experiments.tasks import resolve_tasks, resolve_unseen, table_of
-from owlrl.experiments.tensorboard import TensorBoard
-from owlrl.experiments.value_maps import ValueMap, q_heatmap, value_map
+from owlrl.experiments.value_maps import SharedGrid, ValueMap, four_rooms, q_heatmap, shared_grid, value_map
 
 __all__ = [
     "METHODS",

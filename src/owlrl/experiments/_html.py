@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["code", "drawing", "image", "items", "page", "paragraph", "tables"]
+__all__: list[str] = []
 
 DPI = 150
 NUMBER = re.compile(r"[–−-]?$|[−-]?\d")  # a dash for what is missing stands with the numbers

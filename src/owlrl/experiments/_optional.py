@@ -7,7 +7,7 @@ from typing import Any
 
 from owlrl.errors import OwlStateError, OwlValueError, install_hint
 
-__all__ = ["imported", "optional"]
+__all__: list[str] = []
 
 
 def optional(name: str, *, extra: str, what: str) -> Any:

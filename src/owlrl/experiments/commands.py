@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -17,13 +17,10 @@ from owlrl._arguments import Arguments
 from owlrl.envs import Table
 from owlrl.envs.task_sets import CROSSING, PENDULUM
 from owlrl.errors import OwlValueError
-from owlrl.experiments.comparison import compare, compare_file, kept_trials, list_trials
-from owlrl.experiments.config import Run
+from owlrl.experiments.comparison import compare, compare_file, diagnose, kept_trials, list_trials
+from owlrl.experiments.config import PRESETS, Preset, Run, with_overrides
 from owlrl.experiments.demo import run_demo, run_pendulum_demo, run_stream_demo
-from owlrl.experiments.diagnosis import diagnose
-from owlrl.experiments.keeping import SAVE_EVERY
-from owlrl.experiments.presets import PRESETS, Preset, with_overrides
-from owlrl.experiments.repeatable import repeatable
+from owlrl.experiments.keeping import SAVE_EVERY, repeatable
 from owlrl.experiments.report import write_report
 from owlrl.experiments.results import SEEN, Trial, environment, make_directory
 from owlrl.experiments.session import Session, evaluate, unseen_specs
@@ -32,7 +29,7 @@ from owlrl.experiments.tables import result_text
 from owlrl.experiments.tasks import is_control, is_level_grid, resolve_tasks, seeded_task, tables_of
 from owlrl.learners import DQN, SAC
 
-__all__ = ["Compare", "Demo", "Diagnose", "Evaluate", "Report", "Reproduce", "Train"]
+__all__: list[str] = []
 
 SAME_METHOD = {  # of our own runs: what `compare` calls it
     "owl-memory": "owl",
@@ -45,12 +42,7 @@ CONTROL_DEFAULTS: dict[str, Any] = {"frames": 20_000, "num_envs": 4, "eval_every
 
 @dataclass(frozen=True)
 class Train:
-    """Train a method on tasks one after the other, and evaluate it.
-
-    >>> from owlrl.experiments.commands import Train
-    >>> Train(env_id="owlrl/SimpleCrossing-v0", levels=(3, 7)).run().tasks
-    'owlrl/SimpleCrossing-v0:3,7'
-    """
+    """Train a method on tasks one after the other, and evaluate it."""
 
     tasks: str | None = None
     """a set: SC2, SC3, SC5, SC12, SC3+DK2, Crossroads-2 … Crossroads-8; SC3 if no levels are given"""
@@ -101,20 +93,13 @@ class Train:
         tasks = task_text(self.tasks, self.env_id, self.levels, self.angles) or "SC3"
         own = CONTROL_DEFAULTS if is_control(tasks) else {}
         frames = own.get("frames", Run.frames) if self.frames is None else self.frames
+        alike = ("method", "seed", "rounds", "learner", "strength", "policies", "episodes", "unseen")
         return Run(
-            **{**own, "tasks": tasks, "frames": frames},
-            arguments=named_values("arguments", self.arguments),
-            method=self.method,
-            seed=self.seed,
-            rounds=self.rounds,
-            learner=self.learner,
-            overrides=named_values("set", self.set),
-            strength=self.strength,
-            policies=self.policies,
-            episodes=self.episodes,
-            consecutive=self.in_a_row,
-            unseen=self.unseen,
+            **{**own, "tasks": tasks, "frames": frames, **{name: getattr(self, name) for name in alike}},
             compile=self.compile,
+            arguments=named_values("arguments", self.arguments),
+            overrides=named_values("set", self.set),
+            consecutive=self.in_a_row,
         )
 
     def __call__(self) -> int:
@@ -189,13 +174,7 @@ def _make_learner(
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Evaluate a trained run, on its own tasks or on any levels.
-
-    >>> from pathlib import Path
-    >>> from owlrl.experiments.commands import Evaluate
-    >>> Evaluate(Path("runs/x.safetensors"), levels=(1, 2)).episodes
-    16
-    """
+    """Evaluate a trained run, on its own tasks or on any levels."""
 
     checkpoint: Path
     """the .safetensors file that owlrl train wrote"""
@@ -295,12 +274,7 @@ def _same(task: Any, trained: Any) -> bool:
 
 @dataclass(frozen=True)
 class Compare:
-    """Compare methods on your own tasks with your own model, defined in a Python file.
-
-    >>> from pathlib import Path
-    >>> from owlrl.experiments.commands import Compare
-    >>> Compare(Path("my_study.py"), seeds=3).jobs
-    """
+    """Compare methods on your own tasks with your own model, defined in a Python file."""
 
     study: Path
     """file that defines make_model(env, seed), tasks and steps; also methods, seeds, rounds, eval_every, …"""
@@ -327,31 +301,16 @@ class Compare:
     def __call__(self) -> int:
         """Run what is missing, print table and verdicts, write the report; 1 if a run failed."""
         output = self.output or Path("runs") / self.study.stem
-        study = compare_file(
-            self.study,
-            steps=self.steps,
-            methods=self.methods or None,
-            seeds=self.seeds,
-            jobs=self.jobs,
-            output=output,
-            backend=self.backend,
-            scheduler=self.scheduler,
-            save_every=self.save_every,
-            tensorboard=self.tensorboard,
-        )
+        chosen = {option.name: getattr(self, option.name) for option in fields(self)}
+        chosen |= {"methods": self.methods or None, "output": output}
+        study = compare_file(chosen.pop("study"), **chosen)
         print(study.table(), report_text(study, output), sep="\n")
         return 1 if study.errors else 0
 
 
 @dataclass(frozen=True)
 class Diagnose:
-    """Measure how much the tasks of a study file contradict each other, by tables or by trained heads.
-
-    >>> from pathlib import Path
-    >>> from owlrl.experiments.commands import Diagnose
-    >>> Diagnose(Path("my_study.py")).seed
-    0
-    """
+    """Measure how much the tasks of a study file contradict each other, by tables or by trained heads."""
 
     study: Path
     """file that defines make_model(env, seed), tasks and steps, as for owlrl compare"""
@@ -368,12 +327,7 @@ class Diagnose:
 
 @dataclass(frozen=True)
 class Reproduce:
-    """Make all runs of a study, several at once, and print its tables.
-
-    >>> from owlrl.experiments.commands import Reproduce
-    >>> Reproduce("headline", seeds=10, jobs=2).output
-    PosixPath('runs')
-    """
+    """Make all runs of a study, several at once, and print its tables."""
 
     name: str | None = None
     """which study; the option's name may be left out, and --list describes each: crossroads, sc3,
@@ -425,13 +379,7 @@ class Reproduce:
 
 @dataclass(frozen=True)
 class Report:
-    """Write tables and pictures of all results in a directory to one page.
-
-    >>> from pathlib import Path
-    >>> from owlrl.experiments.commands import Report
-    >>> Report(Path("runs")).episodes
-    3
-    """
+    """Write tables and pictures of all results in a directory to one page."""
 
     directory: Path
     """of results, as owlrl train and owlrl reproduce write them"""
@@ -448,12 +396,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Demo:
-    """Show in two minutes what one head cannot do and OWL can.
-
-    >>> from owlrl.experiments.commands import Demo
-    >>> Demo().name
-    'crossroads'
-    """
+    """Show in two minutes what one head cannot do and OWL can."""
 
     name: Literal["crossroads", "pendulum", "stream"] = "crossroads"
     """which one; the option's name may be left out"""
@@ -474,15 +417,17 @@ class Demo:
             raise OwlValueError(f"arms is {self.arms}; the Pendulum has none, leave it out")
         chosen: dict[str, Any] = {"arms": self.arms, "frames": self.frames}
         given = {name: value for name, value in chosen.items() if value is not None}
+        runs: dict[str, tuple[Any, str]] = {
+            "crossroads": (run_demo, "Share of episodes that reached the goal that pays"),
+            "pendulum": (run_pendulum_demo, "Return of an episode"),
+            "stream": (run_stream_demo, "Hidden changes, and when they were found"),
+        }
+        run, shown = runs[self.name]
         with repeatable(self.seed):
-            runs: dict[str, Any] = {"pendulum": run_pendulum_demo, "stream": run_stream_demo}
-            demo = runs.get(self.name, run_demo)(seed=self.seed, output=self.picture, **given)
-        shown = "Return of an episode" if pendulum else "Share of episodes that reached the goal that pays"
-        shown = "Hidden changes, and when they were found" if self.name == "stream" else shown
+            demo = run(seed=self.seed, output=self.picture, **given)
         print(f"\n{shown}:\n\n{demo.table()}\n")
-        moving = (
-            f" {self.picture.with_suffix('.gif')} shows one episode, the task unknown." if pendulum else ""
-        )
+        film = self.picture.with_suffix(".gif")
+        moving = f" {film} shows one episode, the task unknown." if pendulum else ""
         print(f"{time.monotonic() - start:.0f} s. The picture is {self.picture}.{moving}")
         return 0
 

@@ -9,24 +9,26 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from owlrl.envs import estimate_interference, interference, tabulate
 from owlrl.errors import OwlError, OwlStateError, OwlTypeError, OwlValueError
+from owlrl.experiments.config import slug
 from owlrl.experiments.fanout import Backend, check_workers, fan_out
-from owlrl.experiments.keeping import SAVE_EVERY, Keeper
-from owlrl.experiments.methods import RANDOM
+from owlrl.experiments.keeping import SAVE_EVERY, Keeper, repeatable
+from owlrl.experiments.methods import RANDOM, Wrapped
+from owlrl.experiments.models import make_env, seed_env
 from owlrl.experiments.plan import Plan
 from owlrl.experiments.progress import Clock, Post, progress_bar
-from owlrl.experiments.repeatable import repeatable
-from owlrl.experiments.results import Trial, environment, make_directory, slug
+from owlrl.experiments.results import Trial, environment, make_directory
 from owlrl.experiments.study import Study
 from owlrl.experiments.visits import Visits
 
-__all__ = ["compare", "compare_file", "run_trial"]
+__all__ = ["compare", "compare_file", "diagnose", "run_trial"]
 
 Say = Callable[[str], None]
 CHOSEN = ("steps", "methods", "seeds")  # of a study file, what a command may say instead
@@ -66,8 +68,7 @@ def compare(
             takes (a Stable-Baselines3 model, a learner of `owlrl.learners`), or an object with
             ``train(steps)`` and ``learner``, for your own script (see `train_model`).
         tasks: in the order of training: a Gymnasium id, or a factory ``f(seed)`` of an environment or a
-            vector of them, by name. Training and evaluation have separate environments; a pair of ids or
-            factories makes them differ, as with a bonus in training only.
+            vector of them, by name. A pair of ids or factories is for training and evaluation.
         steps: of each task in each round; one number, or one per task.
         methods: of "bare", "bare, empty replay", "alone", "one head with rehearsal", "one head with history",
             "owl", "owl with EWC" and "paper"; or your own `Method`, or "package.module:name" of one.
@@ -81,8 +82,7 @@ def compare(
         unseen: sets of tasks that are evaluated at the end and never trained in, as ``{"set": {"task": …}}``.
         jobs: how many runs at once.
         output: directory for finished and unfinished runs (JSON lines): killed at any moment, the same call
-            continues, also inside a task, to the same numbers (see "Stop and resume" on the page
-            "Your tasks"). Runs of a changed model, task or method are repeated.
+            continues to the same numbers. Runs of a changed model, task or method are repeated.
         backend: "loky" for processes of this machine, "dask" for a Dask cluster, which executes what it is
             sent.
         scheduler: the address of the cluster's scheduler.
@@ -93,7 +93,6 @@ def compare(
         tensorboard: directory in which each run writes its scores, learning curve and the wrapper's
             `OwlWrapper.numbers` for TensorBoard, by method and seed (extra ``tensorboard``).
 
-    >>> import gymnasium
     >>> from owlrl.experiments import compare
     >>> from owlrl.learners import DQN
     >>> study = compare(lambda env, seed: DQN(env, seed=seed), tasks={"upright": "CartPole-v1"}, steps=300,
@@ -122,9 +121,8 @@ def compare(
 def compare_file(path: str | os.PathLike[str], *, progress: bool = True, **instead: Any) -> Study:
     """`compare` as defined in a Python file; workers execute the same file.
 
-    The file has ``make_model`` and ``tasks``, and any other arguments of `compare`
-    (``steps``, ``methods``, …) as variables of these names; or a function ``study()`` that returns them as a
-    dict.
+    The file has ``make_model`` and ``tasks``, and any other arguments of `compare` as variables of these
+    names; or a function ``study()`` that returns them as a dict.
 
     Args:
         path: the file.
@@ -150,31 +148,13 @@ def compare_file(path: str | os.PathLike[str], *, progress: bool = True, **inste
 
 
 def file_work(path: str | os.PathLike[str], **instead: Any) -> tuple[list[Work], dict[str, Any]]:
-    """The trials of a study's file as `run_trials` takes them, and other arguments of `compare` that it has.
-
-    >>> from owlrl.experiments import cheetah
-    >>> from owlrl.experiments.comparison import file_work
-    >>> [work.trial.method for work in file_work(cheetah.__file__, seeds=1, methods=["owl"])[0]]
-    ['owl', 'random actions']
-    """
+    """The trials of a study's file as `run_trials` takes them, and its other arguments of `compare`."""
     text = _read(path)
     chosen = {name: value for name, value in instead.items() if value is not None}
     for_plan = {name: value for name, value in chosen.items() if name in CHOSEN}
     plan, said = _plan_of_file(os.fspath(path), text, for_plan)
     recall = partial(_recalled, os.path.abspath(path), text, for_plan)
     return [Work(trial, partial(run_planned, recall)) for trial in plan.trials()], {**said, **chosen}
-
-
-def plan_of_file(path: str | os.PathLike[str], **instead: Any) -> Plan:
-    """The plan of a study's file, nothing of it run.
-
-    >>> from owlrl.experiments import cheetah
-    >>> from owlrl.experiments.comparison import plan_of_file
-    >>> [trial.method for trial in plan_of_file(cheetah.__file__, seeds=1, methods=["owl"]).trials()]
-    ['owl', 'random actions']
-    """
-    chosen = {name: value for name, value in instead.items() if value is not None}
-    return _plan_of_file(os.fspath(path), _read(path), chosen)[0]
 
 
 class Work(NamedTuple):
@@ -210,25 +190,10 @@ def run_trials(
     tensorboard: str | os.PathLike[str] | None = None,
     where: str = "compare",
 ) -> tuple[list[Trial], list[tuple[str, int, str]]]:
-    """Run what a directory does not have yet, several at once, and write every trial as soon as it is done.
+    """Run what a directory does not have yet, and write every trial as soon as it is done.
 
-    Args:
-        work: trials without rows, and the function for each.
-        output: directory of finished and unfinished trials; None keeps nothing.
-        jobs: how many at once; a cluster runs as many as it has workers.
-        backend: "loky" for processes of this machine, "dask" for a Dask cluster.
-        scheduler: the address of the cluster's scheduler.
-        progress: say on stderr what is running and how long it will take.
-        save_every: seconds of each trial's work that a kill may cost.
-        tensorboard: directory for the trials' numbers.
-        where: the caller, for messages.
-
-    Returns:
-        All finished trials, in the order of ``work``; of the others method, seed and error.
-
-    >>> from owlrl.experiments.comparison import run_trials
-    >>> run_trials([], output=None, progress=False)
-    ([], [])
+    The options are those of `compare`; ``where`` is the caller, for messages. Returns all finished trials,
+    in the order of ``work``, and of the others method, seed and error.
     """
     check_workers(where, jobs=jobs, backend=backend, scheduler=scheduler)
     say: Say = _say if progress else (lambda text: None)
@@ -279,13 +244,7 @@ def kept_trials(
     *,
     where: str = "compare",
 ) -> dict[str, Trial]:
-    """The trials that a directory already has, by id, without changed or damaged ones.
-
-    >>> from owlrl.experiments import Run, Trial
-    >>> from owlrl.experiments.comparison import kept_trials
-    >>> kept_trials([Trial.of(Run("SC2"))], "nowhere")
-    {}
-    """
+    """The trials that a directory already has, by id, without changed or damaged ones."""
     kept = {}
     for trial in trials:
         path = Path(directory) / f"{trial.id}.jsonl"
@@ -307,13 +266,7 @@ def kept_trials(
 
 
 def list_trials(trials: Iterable[Trial], directory: str | os.PathLike[str]) -> None:
-    """Print which trials there are, and which of them a directory has.
-
-    >>> from owlrl.experiments import Run, Trial
-    >>> from owlrl.experiments.comparison import list_trials
-    >>> list_trials([Trial.of(Run("SC3", method="owl", seed=1))], "nowhere")
-    missing sc3-owl-s1-bed13339
-    """
+    """Print which trials there are, and which of them a directory has."""
     every = list(trials)
     done = kept_trials(every, directory)
     for trial in every:
@@ -324,39 +277,28 @@ def _attempt(places: _Places, work: Work) -> tuple[Trial, str | None]:
     """Run one trial; its error does not end the others."""
     trial = work.trial
     try:
-        done = work.do(
-            trial,
-            tell=Post(places.post(trial)),
-            resume=places.part(trial),
-            save_every=places.seconds,
-            tensorboard=places.board(trial),
-        )
-        return done, None
+        return work.do(trial, **places.options(trial)), None
     except Exception as error:  # whatever the user's own code raises
-        frames = traceback.extract_tb(error.__traceback__)
-        last = frames[-1]
+        last = traceback.extract_tb(error.__traceback__)[-1]
         return trial, f"{type(error).__name__}: {error} ({Path(last.filename).name}:{last.lineno})"
 
 
 class _Places(NamedTuple):
-    """Where trials are kept while they are under way and how often; where they tell what they do.
-
-    None where a directory is not to be seen, as on another machine.
-    """
+    """Where trials are kept while they are under way and how often; where they tell what they do."""
 
     output: str | None
     seconds: float
     tensorboard: str | None
     posts: str | None
 
-    def part(self, trial: Trial) -> Path | None:
-        return _in(self.output, f"{trial.part}.part")
-
-    def post(self, trial: Trial) -> Path | None:
-        return _in(self.posts, trial.id)
-
-    def board(self, trial: Trial) -> Path | None:
-        return _in(self.tensorboard, f"{slug(trial.method)}/seed-{trial.seed}")
+    def options(self, trial: Trial) -> dict[str, Any]:
+        """Of `run_trial`, for the process that runs the trial."""
+        return {
+            "tell": Post(_in(self.posts, trial.id)),
+            "resume": _in(self.output, f"{trial.part}.part"),
+            "save_every": self.seconds,
+            "tensorboard": _in(self.tensorboard, f"{slug(trial.method)}/seed-{trial.seed}"),
+        }
 
     def remove(self, trial: Trial) -> None:
         """The trial is done: neither its file nor one of what it was before is needed."""
@@ -365,6 +307,7 @@ class _Places(NamedTuple):
 
 
 def _in(directory: str | None, name: str) -> Path | None:
+    """A path in a directory, unless that is not to be seen, as on another machine."""
     return None if directory is None or not Path(directory).is_dir() else Path(directory) / name
 
 
@@ -478,3 +421,51 @@ def _module(path: str, text: str) -> Any:
             f"compare: {path} cannot be executed ({type(error).__name__}: {error})"
         ) from error
     return module
+
+
+def diagnose(path: str | os.PathLike[str], *, steps: int | None = None, seed: int = 0) -> str:
+    """How much the tasks of a study file (see `compare_file`) contradict each other, in a sentence.
+
+    Tasks that `tabulate` can write out (grids) are compared exactly, without training. Otherwise
+    the study's model is wrapped and trained on each task, and its heads are compared on the rows it
+    remembers, which needs a Q-network.
+
+    Args:
+        path: the file.
+        steps: of training on each task, where it is needed; the file's if left out.
+        seed: of tables and training.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from owlrl.experiments import diagnose
+    >>> path = Path(tempfile.mkdtemp()) / "my_study.py"
+    >>> _ = path.write_text('''
+    ... from functools import partial
+    ... import gymnasium
+    ... tasks = {str(k): partial(gymnasium.make, "owlrl/Crossroads-v0", arms=2, task=k) for k in range(2)}
+    ... steps, make_model = 1_000, print
+    ... ''')
+    >>> print(diagnose(path))  # doctest: +NORMALIZE_WHITESPACE
+    2 tasks share 28 observations, 100% contradictory; one policy solves 1 (exact), own policies 2;
+    mean return 0.48 instead of 0.961
+    """
+    plan, _ = _plan_of_file(os.fspath(path), _read(path), {} if steps is None else {"steps": steps})
+    with ExitStack() as stack, repeatable(seed):
+        envs = {task: make_env(made, seed) for task, made in plan.tasks.items()}
+        for env in envs.values():
+            stack.callback(env.close)
+            seed_env(env, seed)
+        try:
+            return str(interference(*(tabulate(env, seed=seed) for env in envs.values())))
+        except (OwlTypeError, OwlValueError) as error:
+            why = str(error).partition(";")[0]
+        learned: Any = Wrapped("owl").start(plan.make_model, next(iter(envs.values())), seed)
+        for task, env in envs.items():
+            learned.train(task, env, plan.steps[task])
+        owl = learned.owl
+        found = estimate_interference(owl, [owl.memory[task].rows() for task in envs])
+    lost = ", ".join(f"{task} {value:.3g}" for task, value in zip(envs, found.lost, strict=True))
+    return (
+        f"no tables ({why}); by heads trained for {plan.total:,} steps: on {found.contradiction:.0%} of "
+        f"remembered observations no action is good for all tasks; one shared action costs {lost} in value"
+    )

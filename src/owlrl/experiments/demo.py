@@ -25,7 +25,7 @@ from owlrl.experiments.session import Session, evaluate
 from owlrl.learners import DQN
 from owlrl.stream import Event
 
-__all__ = ["Demo", "StreamDemo", "run_demo", "run_pendulum_demo", "run_stream_demo"]
+__all__: list[str] = []
 
 COPIES = 32
 SHADES = ("#222222", "#332288", "#a292f0", "#cccccc")  # of the methods, unlike any head's
@@ -38,10 +38,6 @@ class Demo:
     Attributes:
         scores: share of episodes that reached the paying goal, per method and task.
         trace: probability of each task's head at each step of one episode in the last task.
-
-    >>> from owlrl.experiments.demo import Demo
-    >>> print(Demo({"OWL, task given": {"goal 0": 1.0}}, []).table().splitlines()[1])
-      OWL, task given                1.00     1.00
     """
 
     scores: dict[str, dict[str, float]]
@@ -69,18 +65,7 @@ def run_demo(
 ) -> Demo:
     """Train on the corridors of a crossroads one after the other, then evaluate all of them.
 
-    Args:
-        arms: corridors, hence tasks.
-        frames: per task.
-        episodes: per task and method, to measure what was learned.
-        seed: of everything.
-        output: where the picture goes; None draws none.
-        quiet: no progress bars.
-
-    >>> from owlrl.experiments.demo import run_demo
-    >>> demo = run_demo(arms=2, frames=320, episodes=4, quiet=True)
-    >>> sorted(demo.scores)
-    ['OWL, random heads', 'OWL, task given', 'OWL, task unknown', 'one head, shared replay']
+    There are as many tasks as ``arms``, of ``frames`` each; ``output`` is where the picture goes.
     """
     arguments = Arguments("run_demo")
     frames, episodes = arguments.integer("frames", frames), arguments.integer("episodes", episodes)
@@ -120,9 +105,8 @@ def run_demo(
 
 def _learned(method: str, name: str, envs: Mapping[str, Any], frames: int, seed: int, quiet: bool) -> Any:
     """What a method of `compare` has learned of all tasks, with the reference DQN."""
-    learned = find_method(method).start(
-        lambda env, seed: DQN(env, seed=seed), next(iter(envs.values())), seed
-    )
+    first = next(iter(envs.values()))
+    learned = find_method(method).start(lambda env, seed: DQN(env, seed=seed), first, seed)
     for task, env in envs.items():
         _train(learned, task, env, frames, name, quiet)
     return learned
@@ -198,10 +182,6 @@ class StreamDemo:
         events: the changes that were found.
         scores: frames so far, and the share of episodes that ended there at the goal that pays.
         frames: in all.
-
-    >>> from owlrl.experiments.demo import StreamDemo
-    >>> StreamDemo([(0, "goal 0")], [], [], 100).table()
-    'goal 0 came at frame 0'
     """
 
     changes: list[tuple[int, str]]
@@ -223,16 +203,7 @@ def run_stream_demo(
 ) -> StreamDemo:
     """Learn while the goal that pays changes at hidden times, and show which changes were found.
 
-    Args:
-        arms: corridors, hence tasks; each comes once, and all but the last one come back.
-        frames: of a task's first visit, about; half of that when it comes back.
-        seed: of everything.
-        output: where the picture goes; None draws none.
-        quiet: no progress bar.
-
-    >>> from owlrl.experiments.demo import run_stream_demo
-    >>> run_stream_demo(arms=2, frames=320, quiet=True).changes[0]
-    (0, 'goal 0')
+    Each task comes once, for about ``frames``, and all but the last one come back for half of that.
     """
     arguments = Arguments("run_stream_demo")
     frames, seed = arguments.integer("frames", frames), arguments.integer("seed", seed, least=0)
@@ -316,31 +287,14 @@ def run_pendulum_demo(
 ) -> Demo:
     """Learn to hold a pole to the left, then to the right, and show how well both are kept.
 
-    Args:
-        frames: per task.
-        episodes: per task and method, to measure what was learned.
-        seed: of everything.
-        output: where the picture goes, and beside it a GIF; None draws none.
-        quiet: no progress bars.
-
-    >>> from owlrl.experiments.demo import run_pendulum_demo
-    >>> demo = run_pendulum_demo(frames=8, episodes=2, quiet=True)
-    >>> sorted(demo.scores["OWL, task given"])
-    ['pendulum+90', 'pendulum-90']
+    Beside the picture goes a GIF.
     """
     if output is not None:
         prepare_picture(output)  # not after minutes of training
     scores: dict[str, dict[str, float]] = {}
     traces: dict[str, dict[str, Row]] = {}
     for method, names in SHOWN.items():
-        run = Run(
-            TASKS,
-            method=method,
-            seed=seed,
-            frames=frames,
-            num_envs=4,
-            policies=tuple(names),
-        )
+        run = Run(TASKS, method=method, seed=seed, frames=frames, num_envs=4, policies=tuple(names))
         session = Session(run)
         session.traced = tuple(names)
         for task in run.specs:
@@ -370,27 +324,20 @@ def _draw_angles(traces: Mapping[str, Mapping[str, Row]], output: Path) -> None:
     for axes, task in zip(panels, tasks, strict=True):
         angle = float(task.removeprefix("pendulum"))
         axes.axhline(angle, color=QUIET, lw=1, ls=(0, (4, 3)), label="goal")
-        held = np.copysign(HELD, angle)
-        axes.axhline(
-            held, color="#117733", lw=1, ls=":", label=f"best angle that the motor can hold, ±{HELD:.0f}°"
-        )
+        best = f"best angle that the motor can hold, ±{HELD:.0f}°"
+        axes.axhline(np.copysign(HELD, angle), color="#117733", lw=1, ls=":", label=best)
         for k, (method, of_task) in enumerate(traces.items()):
             style = {"lw": 1.4, "ls": (0, (3, 2))} if "unknown" in method else {"lw": 2.2}
             line = _unwrapped(of_task[task]["angles"])
             axes.plot(line, color=SHADES[k], label=method, zorder=3 + ("unknown" in method), **style)
-        axes.set(
-            xlabel="step of one episode", title=f"task: hold the pole at {angle:+.0f}°", ylim=(-260, 260)
-        )
-        axes.set_yticks(range(-180, 181, 90))
+        axes.set(xlabel="step of one episode", title=f"task: hold the pole at {angle:+.0f}°")
+        axes.set(ylim=(-260, 260), yticks=range(-180, 181, 90))
         plain(axes)
     panels[0].set_ylabel("angle of the pole: 0° up, ±180° down", color=INK)
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=8, frameon=False)
-    figure.suptitle(
-        f"The motor balances gravity only where |sin(angle)| ≤ 0.4: ±{HELD:.0f}° is the best it can hold.",
-        fontsize=9,
-        color=INK,
-    )
+    about = f"The motor balances gravity only where |sin(angle)| ≤ 0.4: ±{HELD:.0f}° is the best it can hold."
+    figure.suptitle(about, fontsize=9, color=INK)
     figure.savefig(output, dpi=130)
 
 

@@ -14,20 +14,13 @@ from owlrl._arguments import Arguments
 from owlrl.errors import OwlStateError, OwlValueError
 from owlrl.experiments._optional import optional
 
-__all__ = ["Backend", "check_workers", "fan_out"]
+__all__: list[str] = []
 
 Backend = Literal["loky", "dask"]
 
 
 def check_workers(where: str, *, jobs: Any, backend: Any, scheduler: Any) -> None:
-    """Raise unless the arguments for where runs are made fit together.
-
-    >>> from owlrl.experiments.fanout import check_workers
-    >>> check_workers("run_all", jobs=0, backend="loky", scheduler=None)
-    Traceback (most recent call last):
-    ...
-    owlrl.errors.OwlValueError: run_all: jobs is 0; expected an int >= 1
-    """
+    """Raise unless the arguments for where runs are made fit together."""
     arguments = Arguments(where)
     arguments.integer("jobs", jobs)
     arguments.choice("backend", backend, ("loky", "dask"))
@@ -43,15 +36,7 @@ def fan_out(
 ) -> Generator[Any, None, None]:
     """The results of a function for each item, in order of completion; one thread in each process.
 
-    Args:
-        function: of one item; it is sent to the processes, by its name if it has one that can be imported.
-        items: what it is called with.
-        jobs: how many at once; with one, everything happens in this process.
-        scheduler: address of a Dask cluster instead, which does as many as it has workers.
-
-    >>> from owlrl.experiments.fanout import fan_out
-    >>> list(fan_out(abs, [-1, 2]))
-    [1, 2]
+    With one job everything happens in this process; a Dask cluster does as many as it has workers.
     """
     if scheduler is None and (jobs == 1 or len(items) < 2):
         yield from map(function, items)

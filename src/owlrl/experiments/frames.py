@@ -19,6 +19,7 @@ from owlrl.checkpoint import write_atomically
 from owlrl.envs import ScaleGoalReward
 from owlrl.errors import OwlValueError
 from owlrl.experiments._optional import optional
+from owlrl.experiments.keeping import repeatable
 from owlrl.experiments.plots import (
     INK,
     QUIET,
@@ -31,7 +32,6 @@ from owlrl.experiments.plots import (
     short,
     whole_steps,
 )
-from owlrl.experiments.repeatable import repeatable
 from owlrl.experiments.session import Session
 
 if TYPE_CHECKING:

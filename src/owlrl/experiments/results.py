@@ -1,4 +1,4 @@
-"""`Trial`: one run on disk and in memory, a file of JSON lines that is complete or absent."""
+"""`Trial`: one run on disk and in memory, a file of JSON lines; `Group`: one run with several seeds."""
 
 from __future__ import annotations
 
@@ -7,23 +7,33 @@ import importlib.metadata
 import json
 import os
 import platform
-import re
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 import owlrl
 from owlrl.checkpoint import write_atomically
 from owlrl.errors import OwlError, OwlValueError
-from owlrl.experiments.config import Run
+from owlrl.experiments.config import Run, slug
+from owlrl.experiments.metrics import (
+    Interval,
+    cumulative_performance,
+    forgetting,
+    forward_transfer,
+    iqm_over_seeds,
+    mean_score,
+    stratified_bootstrap,
+)
+from owlrl.experiments.policies import ORACLE
 
-__all__ = ["MEASURES", "TIMES", "Trial", "environment", "load_trials", "slug", "without_times"]
+__all__ = ["TIMES", "Group", "Trial", "environment", "group_by_run", "load_trials"]
 
 Row = dict[str, Any]
 When = Literal["right after", "final"]
@@ -45,6 +55,8 @@ OFTEN: dict[str, dict[str, Any]] = {  # what a row need not have
 }
 INFO = {"started": NUMBER, "seconds": NUMBER, "cpu_seconds": NUMBER, "versions": dict, "git": str | None}
 TIMES = ("started", "seconds", "cpu_seconds", "compile_seconds")  # in rows and info: all else is repeatable
+FloatArray = npt.NDArray[np.float64]
+BASE = ("learner", "overrides", "arguments", "num_envs")  # tasks and base learner, without the method
 
 
 @dataclass(frozen=True)
@@ -122,9 +134,11 @@ class Trial:
     def write(self, directory: str | os.PathLike[str]) -> Path:
         """Write it to its file, as a whole or not at all."""
         path = Path(directory) / f"{self.id}.jsonl"
+        path.parent.mkdir(parents=True, exist_ok=True)
         names = ("method", "seed", "settings", "source", "about", "modes", "info")
-        head = {"format": FORMAT, **{name: getattr(self, name) for name in names}}
-        write_lines(path, head, self.rows)
+        head = {"format": FORMAT, **{name: getattr(self, name) for name in names}, "rows": len(self.rows)}
+        text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in (head, *self.rows))
+        write_atomically(path, text.encode("utf-8"))
         return path
 
     @classmethod
@@ -137,7 +151,8 @@ class Trial:
         owlrl.errors.OwlValueError: Trial.read: nowhere.jsonl is no result (No such file or directory)
         """
         try:
-            return read_trial(*read_lines(path, FORMAT, EARLIER))
+            lines = Path(path).read_text(encoding="utf-8").splitlines()
+            return read_trial(*map(json.loads, lines))
         except OSError as error:
             raise OwlValueError(f"Trial.read: {path} is no result ({error.strerror})") from error
         except (ValueError, KeyError, TypeError, AttributeError, OwlError) as error:
@@ -218,20 +233,19 @@ class Trial:
         }
 
 
-def read_trial(head: Row, rows: Sequence[Row]) -> Trial:
-    """The trial of a file's lines; what is not as it should be is a ``TypeError`` or a ``KeyError``.
-
-    >>> from owlrl.experiments.results import read_trial
-    >>> read_trial({"format": "owlrl-compare-1"}, [])
-    Traceback (most recent call last):
-    ...
-    KeyError: 'method'
-    """
+def read_trial(head: Row, *rows: Row) -> Trial:
+    """The trial of a file's lines; a built-in error says what is not as it should be."""
+    if head["format"] not in (FORMAT, EARLIER):
+        raise ValueError(f"its format is {head['format']!r}")
+    if head.get("rows", len(rows)) != len(rows):
+        raise ValueError(f"it has {len(rows)} of {head['rows']} rows")
+    if not all(isinstance(row, dict) for row in rows):
+        raise ValueError("it has rows that are no objects")
     if head["format"] == EARLIER:
         trial = _earlier(head, rows)
     else:
         names = ("method", "seed", "settings", "source", "about", "info")
-        trial = Trial(**{name: head[name] for name in names}, modes=tuple(head["modes"]), rows=rows)
+        trial = Trial(**{name: head[name] for name in names}, modes=tuple(head["modes"]), rows=list(rows))
     _check_fields("info", trial.info or {}, INFO, optional=True)
     for number, row in enumerate(trial.rows, 1):
         kind = str(row.get("kind"))
@@ -275,35 +289,13 @@ def _earlier(head: Row, rows: Sequence[Row]) -> Trial:
     return Trial.of(run, found, info)
 
 
-def slug(text: str) -> str:
-    """A text as a part of a file's name.
-
-    >>> from owlrl.experiments.results import slug
-    >>> slug("owl, my way")
-    'owl-my-way'
-    """
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:40]
-
-
 def without_times(row: Mapping[str, Any]) -> Row:
-    """A row, or the info of a result, without times: everything else is equal in every repetition.
-
-    >>> from owlrl.experiments.results import without_times
-    >>> without_times({"kind": "training", "updates": 9, "seconds": 1.5})
-    {'kind': 'training', 'updates': 9}
-    """
+    """A row, or the info of a result, without times: everything else is equal in every repetition."""
     return {name: value for name, value in row.items() if name not in TIMES}
 
 
 def make_directory(directory: str | os.PathLike[str]) -> None:
-    """Make a directory for results, before anything is done that belongs there.
-
-    >>> from owlrl.experiments.results import make_directory
-    >>> make_directory(__file__)
-    Traceback (most recent call last):
-    ...
-    owlrl.errors.OwlValueError: output is ...results.py, which is a file; expected a directory
-    """
+    """Make a directory for results, before anything is done that belongs there."""
     try:
         Path(directory).mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=directory):
@@ -314,46 +306,6 @@ def make_directory(directory: str | os.PathLike[str]) -> None:
         raise OwlValueError(
             f"output is {directory}, where nothing can be written ({error.strerror}); expected another"
         ) from error
-
-
-def write_lines(path: Path, head: Row, rows: Sequence[Row]) -> None:
-    """Write a file of JSON lines as a whole: the head, which then says how many rows follow, and the rows.
-
-    >>> import tempfile
-    >>> from pathlib import Path
-    >>> from owlrl.experiments.results import read_lines, write_lines
-    >>> path = Path(tempfile.mkdtemp()) / "file.jsonl"
-    >>> write_lines(path, {"format": "mine"}, [{"kind": "score"}])
-    >>> read_lines(path, "mine")[1]
-    [{'kind': 'score'}]
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lines = ({**head, "rows": len(rows)}, *rows)
-    text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines)
-    write_atomically(path, text.encode("utf-8"))
-
-
-def read_lines(path: str | os.PathLike[str], *forms: str) -> tuple[Row, list[Row]]:
-    """Head and rows of a file that `write_lines` wrote with one of these formats.
-
-    >>> import tempfile
-    >>> from pathlib import Path
-    >>> from owlrl.experiments.results import read_lines
-    >>> path = Path(tempfile.mkdtemp()) / "file.jsonl"
-    >>> _ = path.write_text('{"format": "other"}')
-    >>> read_lines(path, "mine")
-    Traceback (most recent call last):
-    ...
-    ValueError: its format is 'other'
-    """
-    head, *rows = [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines()]
-    if head["format"] not in forms:
-        raise ValueError(f"its format is {head['format']!r}")
-    if head.get("rows", len(rows)) != len(rows):
-        raise ValueError(f"it has {len(rows)} of {head['rows']} rows")
-    if not all(isinstance(row, dict) for row in rows):
-        raise ValueError("it has rows that are no objects")
-    return head, rows
 
 
 def _check_fields(where: str, row: Any, fields: Mapping[str, Any], *, optional: bool = False) -> None:
@@ -376,6 +328,17 @@ def load_trials(directory: str | os.PathLike[str]) -> Iterator[Trial]:
     """
     for path in sorted(Path(directory).glob("*.jsonl")):
         yield Trial.read(path)
+
+
+def readable_trials(directory: str | os.PathLike[str]) -> tuple[list[Trial], list[str]]:
+    """The results of a directory, and why other files are none."""
+    trials, unreadable = list[Trial](), list[str]()
+    for path in sorted(Path(directory).glob("*.jsonl")):
+        try:
+            trials.append(Trial.read(path))
+        except OwlError as error:
+            unreadable.append(str(error))
+    return trials, unreadable
 
 
 @lru_cache(maxsize=1)
@@ -407,3 +370,172 @@ def _revision() -> str | None:
 def _git(*command: str) -> str:
     settings: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 10, "check": True}
     return str(subprocess.run(["git", *command], cwd=Path(__file__).parent, **settings).stdout).strip()
+
+
+class Estimate(NamedTuple):
+    """An interquartile mean over seeds with its 95 % interval; of one seed there is none."""
+
+    value: float
+    interval: Interval | None
+
+    @classmethod
+    def of(cls, scores: FloatArray) -> Estimate:
+        """Interquartile mean over seeds of the mean over tasks, from (seeds, tasks)."""
+        interval = stratified_bootstrap(scores) if len(scores) > 1 else None
+        return cls(float(iqm_over_seeds(scores)), interval)
+
+    def __str__(self) -> str:
+        if self.interval is None:
+            return f"{self.value:.2f}"
+        return f"{self.value:.2f} [{self.interval.low:.2f}, {self.interval.high:.2f}]"
+
+
+class Quartiles(NamedTuple):
+    """Median over seeds with the quartiles, in the order in which the paper writes them."""
+
+    median: float
+    upper: float
+    lower: float
+
+    @classmethod
+    def of(cls, numbers: npt.ArrayLike) -> Quartiles:
+        """The quartiles of some numbers, one per seed."""
+        lower, median, upper = np.quantile(np.asarray(numbers, dtype=np.float64), [0.25, 0.5, 0.75])
+        return cls(float(median), float(upper), float(lower))
+
+    def __str__(self) -> str:
+        return f"{self.median:.2f} ({self.upper:.2f}, {self.lower:.2f})"
+
+
+@dataclass(frozen=True)
+class Group:
+    """Trials of one run with several seeds; unseen levels need not be evaluated in all of them.
+
+    >>> from owlrl.experiments import Run, Trial
+    >>> from owlrl.experiments.results import Group
+    >>> row = {"kind": "score", "visit": 0, "mode": "oracle", "task": "a", "success": 1.0}
+    >>> Group((Trial.of(Run("SC2"), [row]),)).scores("oracle")
+    array([[1.]])
+    """
+
+    trials: tuple[Trial, ...]
+
+    @property
+    def run(self) -> Run:
+        """The run, with the seed of the first trial."""
+        run = self.trials[0].run
+        assert run is not None
+        return run
+
+    @property
+    def label(self) -> str:
+        """The method, and the strength of its regularizer if it is not the method's own."""
+        strength = "" if self.run.strength is None else f" ({self.run.strength:g})"
+        return f"{self.run.method}{strength}"
+
+    def modes(self, label: str = SEEN) -> list[str]:
+        """What all trials that were evaluated on a set were evaluated with there."""
+        found = [modes for t in self.trials if (modes := {row["mode"]: 0 for row in t.final(label=label)})]
+        return [mode for mode in found[0] if all(mode in modes for modes in found)] if found else []
+
+    def scores(self, mode: str, *, label: str = SEEN) -> FloatArray:
+        """Share of episodes that succeeded, or mean return with continuous actions, (seeds, tasks)."""
+        rows = [trial.final(mode, label=label) for trial in self.trials]
+        return np.array([[row[self.run.measure] for row in of_seed] for of_seed in rows if of_seed])
+
+    def mean_of(self, field: str, mode: str) -> float:
+        """Mean over seeds and tasks of another field of the evaluations, e.g. "found"."""
+        rows = [row for trial in self.trials for row in trial.final(mode)]
+        found = [row[field] for row in rows if row.get(field) is not None]
+        return float(np.mean(found)) if found else float("nan")
+
+    def estimate(self, mode: str, *, label: str = SEEN) -> Estimate:
+        """Interquartile mean over seeds of the mean over tasks, with its interval."""
+        return Estimate.of(self.scores(mode, label=label))
+
+    def quartiles(self, mode: str, *, label: str = SEEN) -> Quartiles:
+        """Over seeds, of the mean over tasks."""
+        return Quartiles.of(self.scores(mode, label=label).mean(axis=1))
+
+    def cumulative(self, mode: str) -> Quartiles | None:
+        """Of the cumulative performance; None if the mode was not followed through training."""
+        courses = self._courses(mode)
+        return Quartiles.of([cumulative_performance(rows) for rows in courses]) if courses else None
+
+    def after_each_task(self, mode: str) -> Quartiles | None:
+        """Of the mean over the ends of all trainings; None if the mode was not evaluated there."""
+        ends = set(self.trials[0].starts()[1:])
+        courses = [[row for row in rows if row[0] in ends] for rows in self._courses(mode)]
+        return Quartiles.of([cumulative_performance(rows) for rows in courses]) if courses else None
+
+    def forgetting(self) -> float | None:
+        """Mean over seeds, with the task given; None if training was not followed."""
+        pairs = zip(self._courses(ORACLE), self.trials, strict=False)
+        lost = [forgetting(rows, trial.spans()) for rows, trial in pairs]
+        return float(np.mean(lost)) if lost else None
+
+    def forward_transfer(self, alone: dict[str, float]) -> float | None:
+        """Mean over seeds; None if a task was not trained alone, or if training was not followed."""
+        tasks = set(self.trials[0].spans(0))
+        if not tasks or not tasks <= set(alone):
+            return None
+        pairs = zip(self._courses(ORACLE), self.trials, strict=False)
+        gains = [forward_transfer(rows, trial.spans(0), alone) for rows, trial in pairs]
+        return float(np.mean(gains)) if gains else None
+
+    def _courses(self, mode: str) -> list[list[tuple[int, str, float]]]:
+        """Scores of each trial in training; nothing if one was not evaluated at the end of each task."""
+        found = [trial.course(mode) for trial in self.trials]
+        ends = [set(trial.starts()[1:]) for trial in self.trials]
+        asked = [end and end <= {row[0] for row in rows} for rows, end in zip(found, ends, strict=True)]
+        return found if all(asked) else []
+
+    def failures(self, mode: str) -> float | None:
+        """Mean failed episodes in a row of them with kept evidence; None if that was not evaluated."""
+        rows = [row for trial in self.trials for row in trial.select("in-a-row", mode=mode)]
+        return float(np.mean([row["failures"] for row in rows])) if rows else None
+
+    def minutes(self) -> float | None:
+        """CPU minutes of training and evaluation, mean over seeds; None if not measured."""
+        infos = [trial.info or {} for trial in self.trials]
+        if not all("cpu_seconds" in info for info in infos):
+            return None
+        return float(np.mean([info["cpu_seconds"] for info in infos])) / 60.0
+
+
+def group_by_run(trials: Iterable[Trial]) -> list[Group]:
+    """Put trials together whose runs differ by the seed and unseen levels only, in the order they come.
+
+    >>> from owlrl.experiments import Run, Trial
+    >>> from owlrl.experiments.results import group_by_run
+    >>> trials = [Trial.of(Run("SC2", seed=k % 2, rounds=1 + k // 2)) for k in range(4)]
+    >>> [len(group.trials) for group in group_by_run(trials)]
+    [2, 2]
+    """
+    groups: dict[str, dict[int, Trial]] = {}
+    for trial in trials:
+        run = trial.run
+        if run is None:
+            continue
+        key = json.dumps(replace(run, seed=0, unseen=()).to_json(), sort_keys=True)
+        other = groups.setdefault(key, {}).setdefault(run.seed, trial)
+        if len(run.unseen) > len(other.run.unseen if other.run else ()):  # the same training, asked more
+            groups[key][run.seed] = trial
+    return [Group(tuple(found[seed] for seed in sorted(found))) for found in groups.values()]
+
+
+def single_task_scores(groups: Sequence[Group], like: Run) -> dict[str, float]:
+    """Mean score in training of each task that was trained alone, as otherwise in ``like``.
+
+    By the same method if there is such a run, or else by another: with one task there is nothing to keep.
+    """
+    found = {}
+    for group in sorted(groups, key=lambda group: group.run.method == like.method):
+        run, spans = group.run, group.trials[0].spans()
+        same = all(getattr(run, name) == getattr(like, name) for name in BASE)
+        if len(spans) == 1 and run.rounds == 1 and same:
+            (task,) = spans
+            if run.frames_of(task) == like.frames_of(task):
+                scores = [mean_score(t.course(ORACLE), task, t.spans()[task]) for t in group.trials]
+                found[task] = float(np.mean(scores))
+    return found

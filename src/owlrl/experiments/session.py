@@ -30,21 +30,19 @@ from owlrl.envs.task_sets import PENDULUM
 from owlrl.envs.vector import ArrayVectorEnv
 from owlrl.errors import OwlError, OwlStateError, OwlValueError
 from owlrl.experiments.config import Run
-from owlrl.experiments.evidence import make_evidence
-from owlrl.experiments.learned import Learned, Row, Score
 from owlrl.experiments.least_tried import LeastTried
-from owlrl.experiments.methods import MakeModel, Method
+from owlrl.experiments.methods import Learned, MakeModel, Method, Row, Score
 from owlrl.experiments.metrics import identification_accuracy, steps_to_identify
 from owlrl.experiments.models import Envs, Watch, train_model
 from owlrl.experiments.plan import EVALUATION, Plan
-from owlrl.experiments.policies import ORACLE, make_selector, parse_policy
+from owlrl.experiments.policies import ORACLE, make_evidence, make_selector, parse_policy
 from owlrl.experiments.tasks import SideBySide, resolve_unseen, table_of, vector_env
 from owlrl.heads.modes import eval_mode
 from owlrl.learners import DQN, SAC
 from owlrl.protocols import MultiHead
 from owlrl.wrapper_state import restore_wrapper, wrapper_state
 
-__all__ = ["Session", "evaluate", "final_angles", "greedy_score", "plan_of", "unseen_specs"]
+__all__ = ["Session", "evaluate", "final_angles"]
 
 FloatArray = npt.NDArray[np.float64]
 Replay = TaskScopedReplay | SharedReplay | RehearsalReplay
@@ -56,13 +54,7 @@ CONTROL_TRACED = (ORACLE, "hedge+reward", "hedge+nll", "paper+nll-raw", "paper+t
 
 
 def plan_of(run: Run) -> Plan:
-    """What `compare` does for a run: one method, one seed, and levels that are not trained in.
-
-    >>> from owlrl.experiments import Run
-    >>> from owlrl.experiments.session import plan_of
-    >>> list(plan_of(Run("Crossroads-2")).tasks)
-    ['crossroads-0', 'crossroads-1']
-    """
+    """What `compare` does for a run: one method, one seed, and levels that are not trained in."""
     specs, scale = run.specs, run.preset.goal_scale
     trained = partial(_make_env, copies=run.num_envs, goal_scale=scale, count_bonus=run.preset.count_bonus)
     asked = partial(_make_env, copies=run.episodes, goal_scale=scale)
@@ -84,13 +76,7 @@ def plan_of(run: Run) -> Plan:
 
 
 def unseen_specs(run: Run, text: str) -> dict[str, TaskSpec]:
-    """Levels that are none of those trained on, e.g. ``"S9N1:100"``, with as many actions.
-
-    >>> from owlrl.experiments import Run
-    >>> from owlrl.experiments.session import unseen_specs
-    >>> len(unseen_specs(Run("SC2"), "S9N1:3"))
-    3
-    """
+    """Levels that are none of those trained on, e.g. ``"S9N1:100"``, with as many actions."""
     trained = table_of(next(iter(run.specs.values())), goal_scale=run.preset.goal_scale)
     return resolve_unseen(text, run.specs, num_actions=trained.num_actions)
 
@@ -409,16 +395,7 @@ def evaluate(
 
 
 def greedy_score(network: MultiHead, head: int, table: Table) -> Score:
-    """The score of one head in a task, acting greedily; needs one pass through the network.
-
-    Task and policy are deterministic, so one episode is enough.
-
-    >>> from owlrl.experiments import Run, Session
-    >>> from owlrl.experiments.session import greedy_score
-    >>> session = Session(Run("Crossroads-2", seed=0))
-    >>> greedy_score(session.agent.q, 0, session.tasks["crossroads-0"]).success
-    0.0
-    """
+    """The score of one head in a task, acting greedily: one episode, since nothing is random."""
     device = next(network.module.parameters()).device
     seen = torch.tensor(table.observations, device=device)
     with torch.no_grad(), eval_mode(network.module):
@@ -426,10 +403,9 @@ def greedy_score(network: MultiHead, head: int, table: Table) -> Score:
     state, total = table.start, 0.0
     for step in range(1, (table.max_episode_steps or table.num_states) + 1):
         action = actions[table.obs_index[state]]
-        goal, later = bool(table.goal[state, action]), table.goal_reward
-        total += float(table.reward[state, action] if later is None or not goal else later[step])
+        total += float(table.reward_at(state, action, step))
         if table.terminated[state, action]:
-            return Score(np.array([total]), success=float(goal))
+            return Score(np.array([total]), success=float(table.goal[state, action]))
         state = int(table.next_state[state, action])
     return Score(np.array([total]), success=0.0)
 

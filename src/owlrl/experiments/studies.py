@@ -14,11 +14,10 @@ from typing import Any, NamedTuple
 from owlrl._arguments import Arguments
 from owlrl.errors import OwlStateError, OwlValueError
 from owlrl.experiments.comparison import Work, file_work, kept_trials, run_planned, run_trial, run_trials
-from owlrl.experiments.config import Run
+from owlrl.experiments.config import METHODS, Run
 from owlrl.experiments.fanout import Backend
 from owlrl.experiments.keeping import SAVE_EVERY
 from owlrl.experiments.progress import StepBar
-from owlrl.experiments.recipes import METHODS
 from owlrl.experiments.results import Trial, load_trials
 from owlrl.experiments.session import plan_of
 from owlrl.experiments.study import Study
@@ -59,10 +58,9 @@ def run_experiment(
         run: what to do.
         checkpoint: where to write the trained session, for `Session.load`.
         progress: show a bar (needs tqdm).
-        resume: a file in which unfinished work is kept. Stopped or killed at any moment, the same call
-            continues from there, also in the middle of a task, to the same result and the same
-            checkpoint, bit for bit (``owlrl.experiments.results.TIMES`` names what differs). It can be
-            removed when the result is kept.
+        resume: a file in which unfinished work is kept. Killed at any moment, the same call continues from
+            there to the same result and checkpoint, bit for bit (``owlrl.experiments.results.TIMES`` names
+            what differs).
         save_every: seconds of work that a kill may cost.
 
     >>> from owlrl.experiments import Run, run_experiment
@@ -91,10 +89,10 @@ def run_all(
     Args:
         runs: what to do; each once.
         directory: of finished and unfinished runs.
-        jobs: how many at once; a cluster does as many as it has workers.
-        backend: "loky" for processes of this machine, "dask" for a Dask cluster.
-        scheduler: the address of the cluster's scheduler.
-        progress: show on stderr what is running and how long it will take.
+        jobs: how many at once; this and the others are those of `compare`.
+        backend: "loky" or "dask".
+        scheduler: of the Dask cluster.
+        progress: show on stderr what is running.
         save_every: seconds of each run's work that a kill may cost.
         where: whose messages these are.
 
@@ -158,17 +156,11 @@ def _unseen(seed: int) -> list[Run]:
     one_head = ("oracle", "oracle+least-tried")
     heads = ("hedge+model", "restless+model", "released+td-raw", "random")
     policies = {True: ("oracle", *heads, *(f"{name}+least-tried" for name in heads)), False: one_head}
+    more: dict[str, Any] = {"learner": "conv", "unseen": UNSEEN}
     return [
-        Run(
-            "SC5",
-            method=name,
-            seed=seed,
-            frames=FRAMES,
-            learner="conv",
-            policies=policies[METHODS[name].heads],
-            unseen=UNSEEN,
-        )
+        run
         for name in HEADLINE
+        for run in _compare([name], "SC5", seed, policies=policies[METHODS[name].heads], **more)
     ]
 
 
@@ -179,32 +171,21 @@ def _ablations(seed: int) -> list[Run]:
 
 
 def _revisits(seed: int) -> list[Run]:
-    methods = [
-        "experience-replay",
-        "owl",
-        "owl-warm-start",
-        "owl-epsilon-restart-1x",
-        "owl-epsilon-restart-2x",
-        "owl-mlp-head",
-        "owl-dropout-0.05",
-        "owl-dropout-0.1",
-        "owl-dropout-0.2",
-        "owl-memory",
-    ]
+    owls = ("owl", "owl-warm-start", "owl-epsilon-restart-1x", "owl-epsilon-restart-2x", "owl-mlp-head")
+    dropouts = ("owl-dropout-0.05", "owl-dropout-0.1", "owl-dropout-0.2")
+    methods = ("experience-replay", *owls, *dropouts, "owl-memory")
     return _compare(methods, "SC2", seed, rounds=2, frames=FRAMES // 2)
 
 
 def _strengths(seed: int) -> list[Run]:
-    runs = []
-    for method, strengths in {
+    tried = {
         "owl": (1.0, 10.0, 100.0, 500.0, 1_000.0, 5_000.0),
         "owl-loss": (500.0, 5_000.0, 50_000.0, 500_000.0),
         "owl-distill-current": (1.0, 10.0, 100.0),
         "owl-memory": (0.1, 1.0, 10.0),
-    }.items():
-        for strength in strengths:
-            runs += _compare([method], "SC3", seed, strength=strength)
-    return runs
+    }
+    pairs = [(method, strength) for method, strengths in tried.items() for strength in strengths]
+    return [run for method, strength in pairs for run in _compare([method], "SC3", seed, strength=strength)]
 
 
 def _alone(seed: int) -> list[Run]:
@@ -298,37 +279,18 @@ def study_table(runs: Sequence[Run], trials: Iterable[Trial]) -> str:
 
 
 class Part(NamedTuple):
-    """A part of a study: trials in one directory, and the text of their results.
+    """A part of a study: trials in one directory, and the text of their results."""
 
-    Attributes:
-        directory: below the output; empty for the output itself.
-        work: the trials, and the functions that run them.
-        show: called with the finished ones, the errors of others, and the directory.
-        check: called before anything is run; raises if it cannot be.
-    """
-
-    directory: str
+    directory: str  # below the output; empty for the output itself
     work: list[Work]
-    show: Callable[[list[Trial], Errors, Path], str]
-    check: Callable[[], object] = lambda: None
+    show: Callable[[list[Trial], Errors, Path], str]  # of the finished ones, errors of others, and directory
+    check: Callable[[], object] = lambda: None  # called before anything is run; raises if it cannot be
 
 
 def study_parts(
     name: str, *, seeds: int | None = None, methods: Sequence[str] = (), **more: Any
 ) -> list[Part]:
-    """What a study is made of, nothing of it run.
-
-    Args:
-        name: a key of ``STUDIES`` or ``MODULES``.
-        seeds: how many; the study's own number if left out, 3 for those on levels.
-        methods: only these; empty for all that the study has.
-        more: ``frames`` per task, instead of the study's own, and ``data``, a folder, for a study that needs
-            one; None is as if it was left out.
-
-    >>> from owlrl.experiments.studies import study_parts
-    >>> [(part.directory, len(part.work)) for part in study_parts("treasure", seeds=1)]
-    [('treasure/deep-sea', 4), ('treasure/fruit-tree', 4), ('treasure/resources', 0)]
-    """
+    """What a study is made of, nothing of it run; arguments as for `reproduce`."""
     chosen: dict[str, Any] = {key: value for key, value in more.items() if value is not None}
     if methods:
         chosen["methods"] = tuple(methods)

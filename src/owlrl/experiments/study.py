@@ -8,7 +8,6 @@ import json
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -17,19 +16,18 @@ import numpy as np
 import numpy.typing as npt
 
 from owlrl.checkpoint import write_atomically
-from owlrl.errors import OwlError, OwlStateError, OwlValueError
+from owlrl.errors import OwlStateError, OwlValueError
 from owlrl.experiments import _html
 from owlrl.experiments.methods import GIVEN, RANDOM, UNKNOWN, UNTRAINED
-from owlrl.experiments.metrics import forgetting, forward_transfer, iqm_over_seeds, stratified_bootstrap
+from owlrl.experiments.metrics import forward_transfer
 from owlrl.experiments.plots import count, draw_study
-from owlrl.experiments.results import Trial, When
-from owlrl.experiments.summary import Estimate
-from owlrl.experiments.tables import DASH, table
+from owlrl.experiments.results import Estimate, Trial, When, readable_trials
+from owlrl.experiments.tables import DASH, number, table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Study", "Verdict", "studies_of"]
+__all__ = ["Study", "Verdict"]
 
 KEPT = 0.8  # of what was there, above random actions: less is forgotten, or not recognised
 LEARNED = 0.5  # of what the model learns alone: less is not learned
@@ -57,9 +55,8 @@ class Study:
     """The results of `compare`.
 
     Scores are mean returns over the episodes of an evaluation. "Right after" is the end of a task's last
-    training, "final" the end of all training; both have the same evaluation seeds. Where a method can act
-    both ways, ``mode`` is "given" (the task is given) or "unknown"; left out, it is "given" if there is a
-    choice.
+    training, "final" the end of all training; both have the same evaluation seeds. ``mode`` is "given" (the
+    task is given) or "unknown"; left out, it is "given" if there is a choice.
 
     Args:
         trials: one per method and seed, of the same settings.
@@ -68,11 +65,9 @@ class Study:
         note: a line for `notes`, e.g. a bound that is known.
 
     >>> from owlrl.experiments import Study, Trial
-    >>> rows = [{"kind": "training", "visit": 0, "task": "left", "seconds": 1.0},
-    ...         {"kind": "score", "visit": 0, "task": "left", "mode": "unknown", "mean_return": 0.5,
-    ...          "returns": [0.5], "found": None, "steps": None}]
-    >>> study = Study([Trial("bare", 0, {"tasks": ["left"], "steps": {"left": 9}}, rows=rows)])
-    >>> study.scores("bare")
+    >>> rows = [{"kind": "training", "visit": 0, "task": "left"},
+    ...         {"kind": "score", "visit": 0, "task": "left", "mode": "unknown", "mean_return": 0.5}]
+    >>> Study([Trial("bare", 0, {"tasks": ["left"]}, rows=rows)]).scores("bare")
     array([[0.5]])
     """
 
@@ -100,11 +95,7 @@ class Study:
     @classmethod
     def load(cls, directory: str | os.PathLike[str]) -> Study:
         """The study whose trials a directory has; where there are several, the one that was run last."""
-        trials = []
-        for path in sorted(Path(directory).glob("*.jsonl")):
-            with suppress(OwlError):  # of another kind
-                trials.append(Trial.read(path))
-        trials = [trial for trial in trials if trial.run is None]
+        trials = [trial for trial in readable_trials(directory)[0] if trial.run is None]
         if not trials:
             raise OwlValueError(f"Study.load: {directory} has no results of compare")
         newest = max(trials, key=lambda trial: (trial.info or {}).get("started", 0.0))
@@ -146,9 +137,7 @@ class Study:
 
     def estimate(self, method: str, *, when: When = "final", mode: str | None = None) -> Estimate:
         """Interquartile mean over seeds of the mean over tasks, with a 95 % stratified bootstrap interval."""
-        scores = self.scores(method, when=when, mode=mode)
-        interval = stratified_bootstrap(scores) if len(scores) > 1 else None
-        return Estimate(float(iqm_over_seeds(scores)), interval)
+        return Estimate.of(self.scores(method, when=when, mode=mode))
 
     def forgetting(self, method: str, *, mode: str | None = None) -> float:
         """Mean over tasks and seeds of score right after a task's last training − score at the end.
@@ -157,12 +146,7 @@ class Study:
         p_i(end)]``, in units of the return. The last task takes part with 0; below zero, later tasks helped.
         """
         after, final = (self.scores(method, when=when, mode=mode) for when in ("right after", "final"))
-        lost = []
-        for start, end in zip(after, final, strict=True):
-            rows = [(0, task, float(score)) for task, score in zip(self.tasks, start, strict=True)]
-            rows += [(1, task, float(score)) for task, score in zip(self.tasks, end, strict=True)]
-            lost.append(forgetting(rows, dict.fromkeys(self.tasks, (0, 0))))
-        return float(np.mean(lost))
+        return float((after - final).mean())
 
     def forward_transfer(self, method: str) -> float | None:
         """How much faster tasks are learned in the sequence than alone; needs ``eval_every`` and "alone".
@@ -174,7 +158,7 @@ class Study:
         """
         if "alone" not in self.methods or RANDOM.name not in {t.method for t in self.trials}:
             return None
-        learned = [task for task in self.tasks if self._learned_alone(task)]
+        learned = [task for task in self.tasks if self._clear("alone", task)]
         curves = {name: self._normalised_curves(name, learned) for name in (method, "alone")}
         if not learned or not all(all(curves[name].values()) for name in curves):
             return None
@@ -207,10 +191,9 @@ class Study:
         """For each method and task: not learned, forgotten, not recognised, or fine; and the numbers for it.
 
         Measured above random actions: "not learned" is a model that alone, in more than half of its seeds, is
-        not clearly better than random actions and than untrained (or worse than ``solved``; see
-        `learned_in`), "not learned in the sequence" less than half
-        of what it learns alone, "forgotten" less than 0.8 of the score right after, "not recognised" less
-        than 0.8 of the score with the task given.
+        not clearly better than random actions and than untrained (see `learned_in`), "not learned in the
+        sequence" less than half of what it learns alone, "forgotten" less than 0.8 of the score right after,
+        "not recognised" less than 0.8 of the score with the task given.
         """
         if not any(trial.method == RANDOM.name for trial in self.trials):
             raise OwlStateError("Study.verdicts: there is no trial of random actions to measure from")
@@ -271,9 +254,8 @@ class Study:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["method", "seed", *names])
         for trial in self.trials:
-            visits = [row["task"] for row in trial.select("training")]
             for row in trial.select("score"):
-                values = {**row, "after": visits[row["visit"]]}
+                values = {**row, "after": trial.visits[row["visit"]]}
                 cells = ("" if values.get(name) is None else values[name] for name in names)
                 writer.writerow([trial.method, trial.seed, *cells])
         return _written(file.getvalue(), path)
@@ -303,7 +285,7 @@ class Study:
     @property
     def visits(self) -> list[str]:
         """The task of each training, in order."""
-        return [row["task"] for row in self.trials[0].select("training")]
+        return self.trials[0].visits
 
     def _ways(self) -> list[tuple[str, str, str]]:
         """Label, method and mode of everything that has scores."""
@@ -314,18 +296,17 @@ class Study:
                 found.append((f"{method}, task {mode}" if len(modes) > 1 else method, method, mode))
         return found
 
-    def _found(self, method: str, field: str) -> float | None:
-        last = len(self.visits) - 1
-        rows = [row for trial in self._of(method) for row in trial.select("score", visit=last, mode=UNKNOWN)]
-        numbers = [row[field] for row in rows if row.get(field) is not None]
+    def _found(self, method: str, field: str, task: str | None = None) -> float | None:
+        rows = [row for trial in self._of(method) for row in trial.final(UNKNOWN)]
+        asked = [row for row in rows if task in (None, row["task"])]
+        numbers = [row[field] for row in asked if row.get(field) is not None]
         return float(np.mean(numbers)) if numbers else None
 
     def _normalised_curves(self, method: str, tasks: list[str]) -> dict[str, list[tuple[int, float]]]:
         """Per task: steps and scores of its first training over all seeds; empty where it was not watched."""
         found: dict[str, list[tuple[int, float]]] = {}
         for task in tasks:
-            column = self.tasks.index(task)
-            low, high = (float(self._level(name)[:, column].mean()) for name in (RANDOM.name, "alone"))
+            low, high = self._mean(RANDOM.name, task), self._mean("alone", task)
             visit = self.visits.index(task)
             points = []
             for trial in self._of(method):
@@ -334,11 +315,8 @@ class Study:
             found[task] = points
         return found
 
-    def _level(self, method: str) -> FloatArray:
-        return np.array([t.scores("final", t.modes[0]) for t in self._of(method)])
-
-    def _learned_alone(self, task: str) -> bool:
-        return "alone" in self.methods and self._clear("alone", task)
+    def _mean(self, method: str, task: str, *, when: When = "final", mode: str | None = None) -> float:
+        return float(self.scores(method, when=when, mode=mode)[:, self.tasks.index(task)].mean())
 
     def _clear(self, method: str, task: str) -> bool:
         """Whether a method has learned a task in at least half of its seeds (see `learned_in`)."""
@@ -371,20 +349,17 @@ class Study:
         """Returns of the episodes right after a task's last training."""
         visit = max(k for k, name in enumerate(self.visits) if name == task)
         rows = trial.select("score", visit=visit, task=task, mode=mode or trial.modes[0])
-        return [number for row in rows for number in row.get("returns") or [row["mean_return"]]]
+        return [score for row in rows for score in row.get("returns") or [row["mean_return"]]]
 
     def _verdict(self, method: str, task: str) -> Verdict:
-        column, modes = self.tasks.index(task), self.modes(method)
-        after, final = (
-            float(self.scores(method, when=when)[:, column].mean()) for when in ("right after", "final")
-        )
-        low = float(self._level(RANDOM.name)[:, column].mean())
+        after, final = self._mean(method, task, when="right after"), self._mean(method, task)
+        low = self._mean(RANDOM.name, task)
         reference = "alone" if "alone" in self.methods else method
-        best = float(self.scores(reference, when="right after")[:, column].mean())
+        best = self._mean(reference, task, when="right after")
         if not self._clear(reference, task):
             where = "alone" if reference == "alone" else "right after it"
             needed = f", {_value(self.solved[task])} would solve it" if task in self.solved else ""
-            untrained = _value(float(self.scores(RANDOM.name, mode=UNTRAINED)[:, column].mean()))
+            untrained = _value(self._mean(RANDOM.name, task, mode=UNTRAINED))
             why = f"{_value(best)} {where}, {untrained} untrained, {_value(low)} by random actions{needed}"
             learned = self.learned_in(reference, task)
             why += f"; learned in {sum(learned)} of {count(len(learned), 'seed')}" if any(learned) else ""
@@ -395,32 +370,18 @@ class Study:
         if final - low < KEPT * (after - low):
             why = f"{_value(after)} right after it, {_value(final)} at the end"
             return Verdict(method, task, "forgotten", why)
-        if set(modes) >= {GIVEN, UNKNOWN}:
-            unknown = float(self.scores(method, mode=UNKNOWN)[:, column].mean())
+        if set(self.modes(method)) >= {GIVEN, UNKNOWN}:
+            unknown = self._mean(method, task, mode=UNKNOWN)
             if unknown - low < KEPT * (final - low):
-                share = self._found_of(method, task)
-                why = f"{_value(final)} with the task given, {_value(unknown)} unknown; {share}"
+                share = self._found(method, "found", task)
+                sought = "not sought" if share is None else f"found in {100 * share:.0f} % of episodes"
+                why = f"{_value(final)} with the task given, {_value(unknown)} unknown; {sought}"
                 return Verdict(method, task, "not recognised", why)
         return Verdict(method, task, "fine", f"{_value(final)} at the end, {_value(after)} right after it")
 
-    def _found_of(self, method: str, task: str) -> str:
-        last = len(self.visits) - 1
-        rows = [t.select("score", visit=last, mode=UNKNOWN, task=task) for t in self._of(method)]
-        shares = [row["found"] for of_seed in rows for row in of_seed if row["found"] is not None]
-        return f"found in {100 * float(np.mean(shares)):.0f} % of episodes" if shares else "not sought"
-
     def _cells(self) -> tuple[list[str], list[list[str]]]:
-        header = [
-            "method",
-            "task",
-            "seeds",
-            *self.tasks,
-            "mean",
-            "worst seed",
-            "forgetting",
-            "forward transfer",
-        ]
-        header += ["found", "steps", "seconds"]
+        header = ["method", "task", "seeds", *self.tasks, "mean", "worst seed", "forgetting"]
+        header += ["forward transfer", "found", "steps", "seconds"]
         ways = [(RANDOM.name, UNKNOWN)] if any(t.method == RANDOM.name for t in self.trials) else []
         ways += [(method, mode) for _, method, mode in self._ways()]
         return header, [self._row(method, mode) for method, mode in ways]
@@ -428,7 +389,7 @@ class Study:
     def _row(self, method: str, mode: str) -> list[str]:
         scores = self.scores(method, mode=mode)
         estimate = self.estimate(method, mode=mode)
-        sought = mode == UNKNOWN and self.found(method) is not None
+        found, steps = (self._found(method, name) if mode == UNKNOWN else None for name in ("found", "steps"))
         learns = method not in (RANDOM.name, "alone")
         gain = self.forward_transfer(method) if learns and mode == self.modes(method)[0] else None
         interval = estimate.interval
@@ -440,19 +401,14 @@ class Study:
             _value(float(scores.mean(axis=1).min())),
             _value(self.forgetting(method, mode=mode)) if learns and np.isfinite(scores).all() else DASH,
             DASH if gain is None else f"{gain:+.2f}",
-            DASH if not sought else f"{self.found(method) or 0.0:.2f}",
-            DASH if not sought else f"{self.steps_to_find(method) or 0.0:.1f}",
+            number(found),
+            number(steps, 1),
             DASH if method == RANDOM.name else f"{self.seconds(method):.0f}",
         ]
 
 
 def studies_of(trials: Iterable[Trial]) -> list[Study]:
-    """Trials put together by what was compared; those that random actions are missing from are left out.
-
-    >>> from owlrl.experiments.study import studies_of
-    >>> studies_of([])
-    []
-    """
+    """Trials put together by what was compared; those that random actions are missing from are left out."""
     found: dict[str, list[Trial]] = {}
     for trial in trials:
         found.setdefault(json.dumps(trial.settings, sort_keys=True), []).append(trial)
@@ -466,19 +422,15 @@ def _clearly_above(returns: Sequence[float], reference: Sequence[float]) -> bool
     return float(np.mean(returns) - np.mean(reference)) > max(2.0 * math.sqrt(error), 1e-9)
 
 
-def _value(number: float) -> str:
+def _value(score: float) -> str:
     """A return with the digits that are needed."""
-    if not np.isfinite(number):
+    if not np.isfinite(score):
         return DASH
-    size = abs(number)
-    return f"{number:.2f}" if size < 100 else f"{number:.1f}" if size < 1000 else f"{number:.0f}"
+    return f"{score:.{2 if abs(score) < 100 else 1 if abs(score) < 1000 else 0}f}"
 
 
 def _steps(steps: Mapping[str, int]) -> str:
-    different = sorted(set(steps.values()))
-    return " to ".join(
-        f"{number:,}" for number in ([different[0], different[-1]] if len(different) > 1 else different)
-    )
+    return " to ".join(f"{each:,}" for each in sorted({min(steps.values()), max(steps.values())}))
 
 
 def _latex(text: str) -> str:

@@ -10,10 +10,9 @@ import numpy as np
 from owlrl.envs.pendulum import angle_from
 from owlrl.experiments.metrics import regret
 from owlrl.experiments.policies import ORACLE
-from owlrl.experiments.results import SEEN, Trial
-from owlrl.experiments.summary import Group, group_by_run, single_task_scores
+from owlrl.experiments.results import SEEN, Group, Trial, group_by_run, single_task_scores
 
-__all__ = ["markdown_tables", "result_text", "sections"]
+__all__ = ["markdown_tables"]
 
 DASH = "–"
 
@@ -57,14 +56,7 @@ def markdown_tables(trials: Iterable[Trial], *, reference: Iterable[Trial] = ())
 
 
 def sections(trials: Iterable[Trial]) -> dict[str, list[Group]]:
-    """Trials by what was trained, under a title; seeds of one run together.
-
-    >>> from owlrl.experiments import Run, Trial
-    >>> from owlrl.experiments.tables import sections
-    >>> trials = [Trial.of(Run("SC2", method=method)) for method in ("owl", "owl-memory")]
-    >>> {title: len(groups) for title, groups in sections(trials).items()}
-    {'SC2: 190000 frames per task': 2}
-    """
+    """Trials by what was trained, under a title; seeds of one run together."""
     found: dict[str, list[Group]] = {}
     for group in group_by_run(trials):
         found.setdefault(_title(group), []).append(group)
@@ -75,13 +67,6 @@ def result_text(trial: Trial) -> str:
     """One trial as plain tables: share of episodes solved (or mean return), per mode and task.
 
     Other sets than the tasks that were trained follow, and failures in a row of episodes.
-
-    >>> from owlrl.experiments import Run, Trial
-    >>> from owlrl.experiments.tables import result_text
-    >>> row = {"kind": "score", "visit": 0, "mode": "oracle", "task": "left", "success": 0.5}
-    >>> print(result_text(Trial.of(Run("SC2"), [row])))
-                              left      mean
-    oracle                    0.50      0.50
     """
     labels = dict.fromkeys([SEEN, *(row.get("set", SEEN) for row in trial.select("score"))])
     texts = [(label, _set_text(trial, label)) for label in labels]
@@ -219,19 +204,7 @@ ABOUT = (
 def control_section(title: str, groups: Sequence[Group], alone: Sequence[Group] = ()) -> str:
     """One table for one sequence of tasks: a row per method and way to act.
 
-    Args:
-        title: what was trained.
-        groups: the methods.
-        alone: groups among which tasks that were trained by themselves are looked for.
-
-    >>> from owlrl.experiments import Run, Trial
-    >>> from owlrl.experiments.tables import control_section
-    >>> from owlrl.experiments.summary import Group
-    >>> row = {"kind": "score", "visit": 0, "mode": "oracle", "task": "pendulum+90",
-    ...        "mean_return": -300.0, "final_angles": [156.0, 157.0]}
-    >>> trial = Trial.of(Run("owlrl/Pendulum-v0:90"), [row])
-    >>> print(control_section("one task", [Group((trial,))]).splitlines()[-1])
-    | owl-memory | oracle | 1 | -300.0 | -300.00 | – | – | – | +156° | – |
+    Tasks that were trained by themselves are looked for among the groups of ``alone``.
     """
     tasks = list(groups[0].run.specs)
     rows = [_separate(found, tasks)] if (found := _trained_alone(groups[0], tasks, alone)) else []

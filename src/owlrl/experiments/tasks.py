@@ -28,26 +28,12 @@ from owlrl.envs import (
     task_set,
     unseen_levels,
 )
-from owlrl.envs.task_sets import PENDULUM
+from owlrl.envs.task_sets import PENDULUM, layout_of
 from owlrl.envs.vector import ArrayVectorEnv
 from owlrl.errors import OwlError, OwlValueError
 from owlrl.wrapper_state import same_state
 
-__all__ = [
-    "SeededLevel",
-    "SeededReset",
-    "SideBySide",
-    "canonical_name",
-    "is_control",
-    "is_level_grid",
-    "parse_unseen",
-    "resolve_tasks",
-    "resolve_unseen",
-    "seeded_task",
-    "table_of",
-    "tables_of",
-    "vector_env",
-]
+__all__ = ["SeededLevel", "resolve_tasks", "resolve_unseen", "table_of"]
 
 SEEDED = "owlrl/SeededLevel-v0"
 TAKEN = ("level", "arms", "task", "angle", "inner")  # what tells the tasks of a set apart
@@ -65,12 +51,8 @@ def resolve_tasks(text: str, arguments: Mapping[str, Any] | None = None) -> dict
     >>> from owlrl.experiments import resolve_tasks
     >>> list(resolve_tasks("sc2"))
     ['simplecrossing-3', 'simplecrossing-7']
-    >>> list(resolve_tasks("owlrl/DoorKey-v0:4,6"))
-    ['doorkey-4', 'doorkey-6']
     >>> list(resolve_tasks("MiniGrid-LavaCrossingS9N1-v0:1,2"))
     ['minigrid-lavacrossings9n1-1', 'minigrid-lavacrossings9n1-2']
-    >>> list(resolve_tasks("owlrl/Pendulum-v0:90,-90"))
-    ['pendulum+90', 'pendulum-90']
     """
     chosen = dict(arguments or {})
     if taken := [name for name in TAKEN if name in chosen]:
@@ -87,7 +69,9 @@ def resolve_tasks(text: str, arguments: Mapping[str, Any] | None = None) -> dict
         raise OwlValueError(f"tasks is {text!r}; no environment is registered as {env_id!r}")
     if is_control(text):
         found = pendulums(_angles(text, numbers), **chosen)
-        _try_to_make(found)
+        for spec in found.values():  # wrong arguments are named before anything begins
+            with _making(spec):
+                PendulumVectorEnv(1, **spec.kwargs)
     elif not all(number.isdecimal() for number in numbers.split(",")):
         raise OwlValueError(f"tasks is {text!r}; expected numbers >= 0 after the colon, e.g. '3,7,14'")
     else:
@@ -100,12 +84,7 @@ def resolve_tasks(text: str, arguments: Mapping[str, Any] | None = None) -> dict
 
 
 def is_level_grid(env_id: str) -> bool:
-    """Whether an environment's levels can be tabulated: it takes a level, or it is one of MiniGrid's.
-
-    >>> from owlrl.experiments.tasks import is_level_grid
-    >>> is_level_grid("MiniGrid-LavaCrossingS9N1-v0"), is_level_grid("CartPole-v1")
-    (True, False)
-    """
+    """Whether an environment's levels can be tabulated: it takes a level, or it is one of MiniGrid's."""
     if env_id not in gymnasium.registry or env_id == PENDULUM or _takes_level(env_id):
         return True
     env = gymnasium.make(env_id, disable_env_checker=True)
@@ -123,18 +102,7 @@ def _takes_level(env_id: str) -> bool:
 
 
 class SeededReset(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """An environment that begins every episode as after ``reset(seed=level)``: the seed makes the task.
-
-    Args:
-        env: the environment.
-        level: the seed.
-
-    >>> import gymnasium
-    >>> from owlrl.experiments.tasks import SeededReset
-    >>> env = SeededReset(gymnasium.make("CartPole-v1"), 3)
-    >>> bool((env.reset(seed=0)[0] == env.reset(seed=1)[0]).all())
-    True
-    """
+    """An environment that begins every episode as after ``reset(seed=level)``: the seed makes the task."""
 
     def __init__(self, env: gymnasium.Env[Any, Any], level: int) -> None:
         super().__init__(env)
@@ -148,12 +116,7 @@ class SeededReset(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 def seeded_task(env_id: str, level: int, **arguments: Any) -> SeededReset:
-    """A level of any registered environment, which must be decided by the seed of its resets.
-
-    >>> from owlrl.experiments.tasks import seeded_task
-    >>> seeded_task("CartPole-v1", 3).level
-    3
-    """
+    """A level of any registered environment, which must be decided by the seed of its resets."""
     made = []
     for _ in range(2):
         try:
@@ -174,20 +137,13 @@ def seeded_task(env_id: str, level: int, **arguments: Any) -> SeededReset:
 class SeededLevel(SeededReset):
     """A MiniGrid environment that begins every episode as after ``reset(seed=level)``, with the image alone.
 
-    Registered as ``owlrl/SeededLevel-v0``.
-
-    Args:
-        inner: id of a registered MiniGrid environment.
-        level: the seed.
-        arguments: of the environment.
+    Registered as ``owlrl/SeededLevel-v0``; ``inner`` is the id of the environment.
 
     >>> import gymnasium
     >>> import owlrl.experiments
     >>> env = gymnasium.make("owlrl/SeededLevel-v0", inner="MiniGrid-LavaCrossingS9N1-v0", level=3)
-    >>> first, _ = env.reset(seed=0)
-    >>> other, _ = env.reset(seed=1)  # the seed changes nothing
-    >>> first.shape, bool((first == other).all())
-    ((7, 7, 3), True)
+    >>> bool((env.reset(seed=0)[0] == env.reset(seed=1)[0]).all())
+    True
     """
 
     metadata = MiniGridEnv.metadata  # gymnasium 1.1 asks the class for it
@@ -208,22 +164,8 @@ if SEEDED not in gymnasium.registry:
 
 
 def is_control(text: str) -> bool:
-    """Whether tasks, as `resolve_tasks` takes them, have continuous actions.
-
-    >>> from owlrl.experiments.tasks import is_control
-    >>> is_control("owlrl/Pendulum-v0:90,-90"), is_control("SC3")
-    (True, False)
-    """
+    """Whether tasks, as `resolve_tasks` takes them, have continuous actions."""
     return text.startswith(f"{PENDULUM}:")
-
-
-def _try_to_make(specs: Mapping[str, TaskSpec]) -> None:
-    """Try to make an environment, so that wrong arguments are an error of ours before anything begins."""
-    for spec in specs.values():
-        try:
-            PendulumVectorEnv(1, **spec.kwargs)
-        except TypeError as error:
-            raise OwlValueError(f"{spec!r} cannot be made: {error}") from error
 
 
 def _angles(text: str, numbers: str) -> list[float]:
@@ -239,12 +181,7 @@ def _angles(text: str, numbers: str) -> list[float]:
 
 
 def canonical_name(text: str) -> str:
-    """The name of a set in its own spelling; any other text as it is.
-
-    >>> from owlrl.experiments.tasks import canonical_name
-    >>> canonical_name("crossroads-4")
-    'Crossroads-4'
-    """
+    """The name of a set in its own spelling; any other text as it is."""
     return {name.lower(): name for name in TASK_SETS}.get(text.lower(), text)
 
 
@@ -262,12 +199,7 @@ def resolve_unseen(
 
 
 def parse_unseen(text: str) -> tuple[str, int]:
-    """Kind and number of ``"S9N1:100"``.
-
-    >>> from owlrl.experiments.tasks import parse_unseen
-    >>> parse_unseen("S9N1:100")
-    ('S9N1', 100)
-    """
+    """Kind and number of ``"S9N1:100"``."""
     kind, _, number = text.partition(":")
     if kind not in UNSEEN_KINDS or not number.isdecimal() or int(number) < 1:
         kinds = ", ".join(UNSEEN_KINDS)
@@ -287,28 +219,14 @@ def table_of(spec: TaskSpec, *, goal_scale: float = 1.0) -> Table:
 
 
 def vector_env(task: Table | TaskSpec, copies: int, *, count_bonus: float = 0.0) -> ArrayVectorEnv:
-    """Copies of a task side by side, stepped as arrays; a bonus for rare cells is for tables only.
-
-    >>> from owlrl.experiments.tasks import resolve_tasks, vector_env
-    >>> vector_env(*resolve_tasks("owlrl/Pendulum-v0:90").values(), 3).num_envs
-    3
-    """
+    """Copies of a task side by side, stepped as arrays; a bonus for rare cells is for tables only."""
     if isinstance(task, Table):
         return TabulatedVectorEnv(task, copies, count_bonus=count_bonus)
     return PendulumVectorEnv(copies, **task.kwargs)
 
 
 class SideBySide:
-    """Vectors of environments as one, which all start from the same seed; for `run_episodes`.
-
-    Args:
-        envs: as `vector_env` makes them.
-
-    >>> from owlrl.experiments.tasks import SideBySide, resolve_tasks, table_of, vector_env
-    >>> tables = [table_of(spec) for spec in resolve_tasks("Crossroads-2").values()]
-    >>> SideBySide([vector_env(table, 3) for table in tables]).reset(seed=0)[0].shape
-    (6, 7, 7, 3)
-    """
+    """Vectors of environments as one, which all start from the same seed; for `run_episodes`."""
 
     def __init__(self, envs: Sequence[ArrayVectorEnv]) -> None:
         self.envs, self.metadata = list(envs), envs[0].metadata
@@ -342,39 +260,22 @@ def _making(spec: TaskSpec) -> Iterator[None]:
     except OwlError:
         raise
     except (TypeError, gymnasium.error.Error) as error:
-        raise OwlValueError(
-            f"{spec!r} cannot be made: {error}; levels are those of owlrl/SimpleCrossing-v0, "
-            "owlrl/DoorKey-v0 and of MiniGrid's own environments"
-        ) from error
+        where = "levels are those of owlrl/SimpleCrossing-v0, owlrl/DoorKey-v0 and of MiniGrid's environments"
+        raise OwlValueError(f"{spec!r} cannot be made: {error}; {where}") from error
 
 
 def tables_of(specs: Mapping[str, TaskSpec], *, goal_scale: float = 1.0) -> dict[str, Table]:
-    """Tables of several levels; levels with the same layout share one, which is most of the S9N1 ones.
-
-    >>> from owlrl.experiments.tasks import resolve_tasks, tables_of
-    >>> list(tables_of(resolve_tasks("Crossroads-2")))
-    ['crossroads-0', 'crossroads-1']
-    """
+    """Tables of several levels; levels with the same layout share one, which is most of the S9N1 ones."""
     made: dict[Hashable, Table] = {}
     found = {}
     for name, spec in specs.items():
-        key = _layout(spec)
+        others = tuple(item for item in spec.arguments if item[0] != "level")
+        with _making(spec):
+            key = spec.env_id, others, *layout_of(spec)
         if key not in made:
             made[key] = table_of(spec, goal_scale=goal_scale)
         found[name] = made[key]
     return found
-
-
-def _layout(spec: TaskSpec) -> Hashable:
-    """What two levels of one environment have in common if they are the same."""
-    others = tuple(item for item in spec.arguments if item[0] != "level")
-    with _making(spec):
-        env = spec(disable_env_checker=True)
-        base = env.unwrapped
-    assert isinstance(base, MiniGridEnv)  # of what else takes a level
-    env.reset()
-    grid = base.grid.encode()
-    return spec.env_id, others, grid.shape, grid.tobytes(), tuple(base.agent_pos), int(base.agent_dir)
 
 
 @lru_cache(maxsize=256)

@@ -24,9 +24,9 @@ from owlrl.acting import run_episodes
 from owlrl.envs import ReachVectorEnv, best_return, reach_goals, single_policy_bound
 from owlrl.errors import OwlValueError
 from owlrl.experiments.comparison import Work
-from owlrl.experiments.keeping import SAVE_EVERY, Keeper
+from owlrl.experiments.keeping import SAVE_EVERY, Keeper, repeatable
+from owlrl.experiments.models import Acting
 from owlrl.experiments.plots import new_figure, plain
-from owlrl.experiments.repeatable import repeatable
 from owlrl.experiments.results import Trial, environment
 from owlrl.experiments.studies import Part
 from owlrl.learners import SAC, SAC_FAST
@@ -60,14 +60,7 @@ Scores = npt.NDArray[np.float64]
 
 
 def reach_scores(returns: npt.ArrayLike, goals: Goals, of: Goals) -> Scores:
-    """Returns (n,) of ``goals`` (n, 2) as scores: 1 is the best, 0 the bound of one policy for ``of``.
-
-    >>> import numpy as np
-    >>> from owlrl.experiments.thousand import reach_scores
-    >>> goals = np.array([[1.0, 0.0], [-1.0, 0.0]])
-    >>> reach_scores([-1.2, -20.0], goals, goals).round(6)
-    array([1., 0.])
-    """
+    """Returns (n,) of ``goals`` (n, 2) as scores: 1 is the best, 0 the bound of one policy for ``of``."""
     bound = single_policy_bound(of)
     found: Scores = (np.asarray(returns) - bound) / (best_return(goals) - bound)
     return found
@@ -77,28 +70,9 @@ def blind_start(goals: Goals, of: Goals) -> Scores:
     """The score (n,) of an agent that learns the goal from its first reward, in the middle.
 
     Of many goals drawn evenly as many are on every side, so no first step does better in their mean.
-
-    >>> import numpy as np
-    >>> from owlrl.experiments.thousand import blind_start
-    >>> goals = np.array([[1.0, 0.0], [-1.0, 0.0]])
-    >>> blind_start(goals, goals).round(3)  # -1 for the step that is lost, of a range of 18.8
-    array([0.947, 0.947])
     """
     rest = np.maximum(np.abs(goals)[..., None] - 0.2 * np.arange(20), 0.0)  # one step later than the best
     return reach_scores(-(rest**2).sum(axis=(-2, -1)), goals, of)
-
-
-class _GivenHeads:
-    """A policy of many environments, each with the head of its task."""
-
-    def __init__(self, act: Callable[[Any], Any]) -> None:
-        self.act = act
-
-    def reset(self, **_: Any) -> None:
-        """There is nothing to forget."""
-
-    def observe(self, *_: Any, **__: Any) -> None:
-        """There is nothing to find out."""
 
 
 @dataclass
@@ -166,12 +140,11 @@ class _Run:
         """Scores of all goals so far, and what the last one cost."""
         goals = self.goals[:number]
         row: dict[str, Any] = {"method": self.method, "seed": self.seed, "tasks": number}
-        row["given"] = _summary(self._scored(_GivenHeads(self._given(number)), goals))
+        row["given"] = _summary(self._scored(Acting(self._given(number)), goals))
         if self.owl is not None:
             row["unknown"] = _summary(self._scored(self.owl.policy(), goals))
-            row["random heads"] = _summary(
-                self._scored(self.owl.policy(UniformSelector(seed=self.seed)), goals)
-            )
+            chance = self.owl.policy(UniformSelector(seed=self.seed))
+            row["random heads"] = _summary(self._scored(chance, goals))
         row["blind start"] = _summary({"score": blind_start(goals, self.goals)})
         updates = self.frames / SETTINGS.update_every
         row["ms per update"] = 1e3 * spent["learn"] / updates
@@ -187,12 +160,13 @@ class _Run:
             self.owl.save(Path(directory) / "owl")
             return (Path(directory) / "owl").stat().st_size
 
-    def _given(self, number: int) -> Callable[[Any], Any]:
+    def _given(self, number: int) -> Callable[[Any, bool], Any]:
+        """Actions of each environment's own head."""
         if self.owl is None:
-            return self.agent.predict
+            return lambda observation, single: self.agent.predict(observation)
         learner = self.owl.learner
         heads = torch.tensor([self.owl.tasks[str(k)].head for k in range(number)])
-        return lambda observation: learner.act(torch.as_tensor(observation), heads).numpy()
+        return lambda observation, single: learner.act(torch.as_tensor(observation), heads).numpy()
 
     def _scored(self, policy: Any, goals: Goals) -> dict[str, Scores]:
         """An episode of every goal side by side; all are equally long, so they end in the goals' order."""
@@ -216,21 +190,7 @@ def parts(
     frames: int = FRAMES,
     goals: int = 1_000,
 ) -> list[Part]:
-    """What `owlrl reproduce thousand` does.
-
-    Args:
-        seeds: of the agents, and of the goals.
-        methods: names of `METHODS`; those beside owl learn 200 goals at most.
-        frames: per task.
-        goals: how many tasks.
-
-    >>> from owlrl.experiments.thousand import parts
-    >>> parts(methods=["ewc"])
-    Traceback (most recent call last):
-    ...
-    owlrl.errors.OwlValueError: thousand: methods has ['ewc']; expected some of ['owl', 'frozen trunk', \
-'bare']
-    """
+    """What `owlrl reproduce thousand` does; methods beside owl learn 200 goals at most."""
     arguments = Arguments("thousand")
     goals, frames = arguments.integer("goals", goals), arguments.integer("frames", frames, least=1_000)
     if unknown := sorted(set(methods) - set(METHODS)):
@@ -257,9 +217,8 @@ def do_run(
     goals, frames = trial.settings["goals"], trial.settings["frames"]
     keeper = Keeper(resume, trial.id, seconds=save_every)
     with repeatable(trial.seed):
-        run = _Run(
-            trial.method, trial.seed, reach_goals(goals, seed=trial.seed), trial.steps // frames, frames
-        )
+        every = reach_goals(goals, seed=trial.seed)
+        run = _Run(trial.method, trial.seed, every, trial.steps // frames, frames)
         rows = [{"kind": "look", **row} for row in run.run(keeper, tell)]
     return replace(trial, rows=rows, info={**environment(), **keeper.times})
 
@@ -287,14 +246,12 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     names = ["method", "seed", "tasks", *columns, "found", "steps", "ms per update", "s to leave", "MB kept"]
     lines = ["| " + " | ".join(names) + " |", "|" + "---|" * len(names)]
     for row in rows:
-        unknown = row.get("unknown", {})
-        cells = [row["method"], row["seed"], row["tasks"]]
+        cells = [row["method"], str(row["seed"]), str(row["tasks"])]
         cells += [f"{row[c]['score']['mean']:.3f}" if c in row else "" for c in columns]
-        cells += (
-            [f"{unknown['found']['mean']:.2f}", f"{unknown['steps']['median']:g}"] if unknown else ["", ""]
-        )
+        found = row.get("unknown")
+        cells += [f"{found['found']['mean']:.2f}", f"{found['steps']['median']:g}"] if found else ["", ""]
         cells += [f"{row['ms per update']:.2f}", f"{row['s to leave']:.2f}", f"{row['MB kept']:.0f}"]
-        lines.append("| " + " | ".join(map(str, cells)) + " |")
+        lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
@@ -317,11 +274,8 @@ def draw_thousand(rows: Sequence[dict[str, Any]]) -> Figure:
     for method in ("frozen trunk", "bare"):
         lines.append((f"{method}, task given", [row for row in rows if row["method"] == method], "given"))
     for name, of, mode in lines:
-        style = (
-            {"linestyle": "--", "color": "grey"}
-            if mode == "blind start"
-            else {"marker": "o", "markersize": 3.0}
-        )
+        dashed = {"linestyle": "--", "color": "grey"}
+        style = dashed if mode == "blind start" else {"marker": "o", "markersize": 3.0}
         points = [(row["tasks"], row[mode]["score"]["mean"]) for row in of if mode in row]
         scores.plot(*zip(*points, strict=True), label=name, **style) if points else None
     scores.set(xscale="log", xlabel="tasks learned", ylabel="score, mean over tasks", ylim=(-1.2, 1.05))

@@ -20,8 +20,8 @@ from owlrl.envs import Table, TabulatedVectorEnv, tabulate
 from owlrl.envs.vector import FloatArray
 from owlrl.experiments._optional import optional
 from owlrl.experiments.comparison import Work, run_planned
+from owlrl.experiments.config import DENSE
 from owlrl.experiments.plan import Plan
-from owlrl.experiments.presets import DENSE
 from owlrl.experiments.results import Trial
 from owlrl.experiments.studies import Errors, Part, study_text
 from owlrl.learners import DQN
@@ -126,17 +126,11 @@ def make_model(env: Any, seed: int) -> DQN:
     return DQN(env, config=config, seed=seed, device="cpu")
 
 
-def plan_of(world: str, seeds: int, methods: Sequence[str], frames: int | None) -> Plan:
+def plan_of(world: str, frames: int | None, **chosen: Any) -> Plan:
     """The comparison in a world."""
-    about = WORLDS[world]
-    return Plan.of(
-        make_model,
-        tasks={task: partial(make, world, task) for task in about.weights},
-        steps=frames or about.steps,
-        methods=methods,
-        seeds=seeds,
-        eval_episodes=COPIES,
-    )
+    tasks = {task: partial(make, world, task) for task in WORLDS[world].weights}
+    steps = frames or WORLDS[world].steps
+    return Plan.of(make_model, tasks=tasks, steps=steps, eval_episodes=COPIES, **chosen)
 
 
 def parts(
@@ -145,7 +139,7 @@ def parts(
     """What is exact of each world, and a comparison of methods where there is something to learn."""
     found = []
     for world, about in WORLDS.items():
-        recall = partial(plan_of, world, seeds, methods, frames)
+        recall = partial(plan_of, world, frames, seeds=seeds, methods=methods)
         trials = recall().trials() if about.steps else []
         work = [Work(trial, partial(run_planned, recall)) for trial in trials]
         found.append(Part(f"treasure/{world}", work, partial(told, world)))

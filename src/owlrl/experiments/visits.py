@@ -11,17 +11,14 @@ from typing import Any
 
 from owlrl.checkpoint import get_rng_state, set_rng_state
 from owlrl.errors import OwlStateError
-from owlrl.experiments.journal import Journal
-from owlrl.experiments.keeping import Keeper
-from owlrl.experiments.learned import Learned, Row
-from owlrl.experiments.methods import Method
+from owlrl.experiments.keeping import Journal, Keeper, kept_generators
+from owlrl.experiments.methods import Learned, Method, Row
 from owlrl.experiments.models import Envs, Watch, make_env, seed_env, share_statistics
 from owlrl.experiments.plan import EVALUATION, Plan
-from owlrl.experiments.repeatable import kept_generators
+from owlrl.experiments.progress import TensorBoard
 from owlrl.experiments.results import MEASURES
-from owlrl.experiments.tensorboard import TensorBoard
 
-__all__ = ["Visits"]
+__all__: list[str] = []
 
 NUMBERS = 1_000  # steps between two looks at a method's own numbers
 
@@ -36,21 +33,6 @@ class Visits:
         keeper: what keeps the work between processes.
         tell: called with what is being done and how many steps of all are done.
         tensorboard: directory for scores, points of the curve and what `Learned.numbers` says.
-
-    Attributes:
-        rows: what was found.
-        learned: what the method has learned, from `run` on.
-
-    >>> from owlrl.experiments import Plan
-    >>> from owlrl.experiments.keeping import Keeper
-    >>> from owlrl.experiments.visits import Visits
-    >>> from owlrl.learners import DQN
-    >>> plan = Plan.of(lambda env, seed: DQN(env, seed=seed), tasks={"upright": "CartPole-v1"}, steps=50,
-    ...                methods=["bare"], seeds=1, eval_episodes=1)
-    >>> visits = Visits(plan, plan.method("bare"), 0, Keeper(None, "mine"), lambda text, steps: None)
-    >>> visits.run()
-    >>> len(visits.rows)
-    2
     """
 
     learned: Learned

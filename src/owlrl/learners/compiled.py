@@ -30,7 +30,7 @@ from owlrl.heads.modes import has_mode, parameters_of
 from owlrl.heads.promote import NetworkView, joined
 from owlrl.regularizers.base import Fused, Regularizer
 
-__all__ = ["ActiveParameters", "CompiledStep", "check_compiles"]
+__all__: list[str] = []
 
 BACKEND: Any = "inductor"  # of torch.compile; None runs the same function without it
 MOST_WEIGHTS = 100_000  # of a network whose step is compiled: on more, torch's fused Adam is faster
@@ -51,17 +51,6 @@ class CompiledStep:
 
     Attributes:
         seconds: that compiling took, first calls included.
-
-    >>> import torch
-    >>> from torch import nn
-    >>> from owlrl.learners.compiled import CompiledStep
-    >>> def squares(network, x):
-    ...     return (network(x).square().mean(),)
-    >>> step, network = CompiledStep(squares), nn.Linear(2, 1)
-    >>> optimizer = torch.optim.Adam(network.parameters(), lr=0.1)
-    >>> loss = step(optimizer, [network], torch.ones(3, 2))  # doctest: +SKIP
-    >>> step
-    CompiledStep(squares, not compiled yet)
     """
 
     def __init__(self, loss: Loss, *, max_norm: float | None = None) -> None:
@@ -357,16 +346,6 @@ class ActiveParameters:
 
     Args:
         network: any module; `MultiHeadQ` and `MultiHeadLinear` have heads, also where they get them later.
-
-    >>> from torch import nn
-    >>> from owlrl import MultiHeadQ
-    >>> from owlrl.learners.compiled import ActiveParameters
-    >>> q = MultiHeadQ(nn.Linear(4, 8), 8, 2)
-    >>> parameters = ActiveParameters(q)
-    >>> q.add_head()
-    1
-    >>> [tuple(p.shape) for p in parameters(head=1)], parameters(head=1)[2] is q.heads[1].weight
-    ([(8, 4), (8,), (2, 8), (2,)], True)
     """
 
     def __init__(self, network: nn.Module) -> None:
@@ -412,17 +391,7 @@ def _plain_copy(network: nn.Module) -> nn.Module:
 
 
 def check_compiles(where: str, networks: Sequence[nn.Module], device: torch.device) -> None:
-    """Raise if ``compile=True`` cannot work here: no C++ compiler, or a network with modes.
-
-    >>> import torch
-    >>> from torch import nn
-    >>> from owlrl.learners.compiled import check_compiles
-    >>> check_compiles("DQN", [nn.Sequential(nn.Dropout())], torch.device("cpu"))
-    Traceback (most recent call last):
-    ...
-    owlrl.errors.OwlValueError: DQN: compile=True and ['Dropout'] in the network, which have a training \
-mode; leave compile out, or take a network without
-    """
+    """Raise if ``compile=True`` cannot work here: no C++ compiler, or a network with modes."""
     modes = sorted({type(m).__name__ for n in networks for m in n.modules() if has_mode(type(m))})  # type: ignore[arg-type]
     if modes:
         raise OwlValueError(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
@@ -12,7 +11,6 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.utils import clip_grad_norm_
 
 from owlrl.acting.stepping import Steps
 from owlrl.describe.given import as_env
@@ -158,7 +156,17 @@ class DQN(LearningLoop):
     def _update(self, batch: Transitions) -> float:
         """The loss."""
         batch = batch.to(self.device)
-        loss, error = self._step(batch, self.head_of(batch))
+        observation, following = _cast(batch.observation), _cast(batch.next_observation)
+        loss, error = self._step(
+            "q",
+            self.optimizer,
+            self._loss,
+            [self.q, self.target],
+            observation,
+            *(batch.action, batch.reward, following, batch.terminated, batch.discount, batch.weight),
+            head=self.head_of(batch),
+            max_norm=self.config.max_grad_norm,
+        )
         self._finite(batch, "loss", loss)
         if batch.weight is not None and batch.index is not None:
             self.replay.update_priorities(batch.index, error.abs().cpu())
@@ -166,30 +174,6 @@ class DQN(LearningLoop):
         if self.updates % self.config.target_every == 0:
             self._move_target()
         return loss
-
-    def _step(self, batch: Transitions, head: int | None) -> tuple[float, Tensor]:
-        """One gradient step, none if the loss is not finite; the loss and the TD errors."""
-        rows = (
-            _cast(batch.observation),
-            batch.action,
-            batch.reward,
-            _cast(batch.next_observation),
-            batch.terminated,
-            batch.discount,
-            batch.weight,
-        )
-        if "q" in self._compiled:
-            loss, error = self._compiled["q"](self.optimizer, [self.q, self.target], *rows, head=head)
-            return loss.item(), error
-        loss, error = self._loss(partial(self.q, head=head), partial(self.target, head=head), *rows)
-        number = loss.item()  # a GPU is waited for here, and only here
-        if math.isfinite(number):
-            self.optimizer.zero_grad(set_to_none=True)
-            loss.backward()  # type: ignore[no-untyped-call]
-            own = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
-            clip_grad_norm_(own, self.config.max_grad_norm)
-            self.optimizer.step()
-        return number, error.detach()
 
     def _act(self, observation: np.ndarray, *, random: bool) -> np.ndarray:
         return self.explore(observation, 1.0 if random else self.epsilon.value)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from owlrl.errors import OwlValueError
 
-__all__ = ["GridConv", "GridMLP", "check_cells", "default_trunk", "mlp", "one_hot_cells"]
+__all__ = ["GridConv", "GridMLP", "mlp", "one_hot_cells"]
 
 CHANNEL_SIZES = (11, 6, 3)  # objects, colours, states of a MiniGrid cell
 
@@ -98,13 +98,7 @@ class GridMLP(nn.Module):
 
 
 class PatchConv(nn.Module):
-    """A 2×2 convolution as one matrix product over patches: on a CPU twice as fast as ``nn.Conv2d``.
-
-    >>> import torch
-    >>> from owlrl.learners.encoders import PatchConv
-    >>> PatchConv(3, 16)(torch.zeros(2, 7, 7, 3)).shape
-    torch.Size([2, 6, 6, 16])
-    """
+    """A 2×2 convolution as one matrix product over patches: on a CPU twice as fast as ``nn.Conv2d``."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -148,12 +142,7 @@ class GridConv(nn.Module):
 
 
 def check_cells(where: str, image: np.ndarray) -> None:
-    """Raise unless every number of images (B, H, W, 3) is an object, a colour or a state of MiniGrid.
-
-    >>> import numpy as np
-    >>> from owlrl.learners.encoders import check_cells
-    >>> check_cells("DQN", np.zeros((1, 7, 7, 3), np.uint8))
-    """
+    """Raise unless every number of images (B, H, W, 3) is an object, a colour or a state of MiniGrid."""
     most = np.asarray(image).reshape(-1, len(CHANNEL_SIZES)).max(axis=0, initial=0)
     if (most >= CHANNEL_SIZES).any():
         raise OwlValueError(
@@ -168,11 +157,6 @@ def default_trunk(space: Any) -> tuple[nn.Module, int]:
 
     Vectors of floats get an MLP. Bytes (n, n, 3) are taken for a view of MiniGrid where the bounds of the
     space fit, or where n is odd and at most 11, as its views are.
-
-    >>> import gymnasium
-    >>> from owlrl.learners.encoders import default_trunk
-    >>> default_trunk(gymnasium.spaces.Box(0, 1, (4,)))[1]
-    128
     """
     shape, dtype = tuple(space.shape or ()), np.dtype(space.dtype)
     if dtype.kind == "f" and len(shape) == 1:

@@ -100,13 +100,7 @@ class GaussianActor(nn.Module):
 
 
 class LinearEnsemble(nn.Module):
-    """Several linear layers of one size as one batched product: (L, B, inputs) → (L, B, outputs).
-
-    >>> import torch
-    >>> from owlrl.learners.gaussian import LinearEnsemble
-    >>> LinearEnsemble(2, 3, 8)(torch.zeros(2, 5, 3)).shape
-    torch.Size([2, 5, 8])
-    """
+    """Several linear layers of one size as one batched product: (L, B, inputs) → (L, B, outputs)."""
 
     def __init__(self, count: int, inputs: int, outputs: int) -> None:
         super().__init__()

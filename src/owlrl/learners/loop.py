@@ -6,13 +6,15 @@ import copy
 import math
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 from typing_extensions import Self
 
@@ -27,7 +29,7 @@ from owlrl.protocols import Stateful
 from owlrl.replay._rows import restored_generator, spaces_of
 from owlrl.types import Transitions
 
-__all__ = ["EpsilonSchedule", "LearningLoop", "TaskLoop", "flushed_denormals"]
+__all__ = ["EpsilonSchedule"]
 
 KEY = 4  # tells a learner's random numbers from those of other parts without a seed
 
@@ -87,14 +89,6 @@ class LearningLoop(ABC):
 
     Nothing that matters is a local of `learn`: ``learn(a)`` and then ``learn(b)`` does what ``learn(a + b)``
     does, bit for bit, also in the middle of an episode.
-
-    >>> import gymnasium, torch
-    >>> from owlrl.learners import DQN
-    >>> one, other = (DQN(gymnasium.make("CartPole-v1"), seed=0) for _ in range(2))
-    >>> one.learn(1_100), other.learn(1_050), other.learn(50)
-    (None, None, None)
-    >>> torch.equal(one.q.heads[0].weight, other.q.heads[0].weight)
-    True
     """
 
     config: DQNConfig | SACConfig
@@ -244,6 +238,35 @@ class LearningLoop(ABC):
     def _update(self, batch: Transitions) -> Any:
         """One gradient step on ``batch``."""
 
+    def _step(
+        self,
+        name: str,
+        optimizer: Optimizer,
+        loss: Callable[..., tuple[Tensor, Tensor]],
+        networks: Sequence[nn.Module],
+        *inputs: Any,
+        head: int | None = None,
+        max_norm: float | None = None,
+    ) -> tuple[float, Tensor]:
+        """One gradient step of the first network, none if the loss is not finite; the loss's outputs."""
+        if name in self._compiled:
+            value, further = self._compiled[name](optimizer, networks, *inputs, head=head)
+            return value.item(), further
+        called = networks if head is None else [partial(network, head=head) for network in networks]
+        value, further = loss(*called, *inputs)
+        number = value.item()  # a GPU is waited for here, and only here
+        if math.isfinite(number):
+            own = _parameters(optimizer)
+            for parameter in own:
+                parameter.grad = None
+            # to its own parameters only: a policy's loss costs the critics no gradient
+            chosen = [p for p in own if p.requires_grad] if head is None else None  # that head may be idle
+            value.backward(inputs=chosen)  # type: ignore[no-untyped-call]
+            if max_norm is not None:
+                clip_grad_norm_(_parameters(optimizer), max_norm)
+            optimizer.step()
+        return number, further.detach()
+
     def _finite(self, batch: Transitions, quantity: str, number: float) -> float:
         """``number``, or an error that says where it stopped being finite."""
         if not math.isfinite(number):
@@ -331,21 +354,7 @@ class LearningLoop(ABC):
 
 
 class TaskLoop:
-    """A loop's state in the current task, for ``per_task``: each task counts its own frames.
-
-    >>> import gymnasium
-    >>> from owlrl.learners import DQN
-    >>> from owlrl.learners.loop import TaskLoop
-    >>> agent = DQN(gymnasium.make("CartPole-v1"), seed=0)
-    >>> loop = TaskLoop(agent)
-    >>> fresh = loop.state_dict()
-    >>> agent.learn(10)
-    >>> loop.state_dict()["warmed"]
-    10
-    >>> loop.load_state_dict(fresh)  # a new task
-    >>> loop.state_dict()["warmed"]
-    0
-    """
+    """A loop's state in the current task, for ``per_task``: each task counts its own frames."""
 
     def __init__(self, loop: LearningLoop) -> None:
         self._loop = loop
@@ -360,14 +369,7 @@ class TaskLoop:
 
 
 class DescribedLoop(DescribedLearner):
-    """A described learner whose ``agent`` steps its own environment, so that it can be given another.
-
-    >>> import gymnasium
-    >>> from owlrl.learners import DQN
-    >>> from owlrl.learners.loop import DescribedLoop
-    >>> isinstance(DQN(gymnasium.make("CartPole-v1")).describe(), DescribedLoop)
-    True
-    """
+    """A described learner whose ``agent`` steps its own environment, so that it can be given another."""
 
     agent: LearningLoop
 
@@ -398,14 +400,6 @@ def flushed_denormals() -> Iterator[None]:
     """Numbers too small for their exponent are zero inside the block, on this thread; then as before.
 
     Adam's moments of weights that are rarely used decay into them, and a CPU takes many times as long.
-
-    >>> import torch
-    >>> from owlrl.learners.loop import flushed_denormals
-    >>> tiny = torch.tensor(1e-40)
-    >>> with flushed_denormals():
-    ...     flushed = float(tiny * 0.5)
-    >>> flushed, float(tiny * 0.5) > 0
-    (0.0, True)
     """
     # there is no getter: half of the smallest normal number tells
     before = sys.float_info.min / 2 == 0.0
@@ -452,6 +446,10 @@ def _state_problems(parts: Mapping[str, Stateful], state: Mapping[str, Any]) -> 
                     "expected an agent with as many heads, made as the one that was saved"
                 )
     return found
+
+
+def _parameters(optimizer: Optimizer) -> list[Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def _lay_out(optimizer: Optimizer) -> None:

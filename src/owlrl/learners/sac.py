@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
@@ -147,21 +147,13 @@ class SAC(LearningLoop):
         observation, noise = batch.observation.to(dtype), self._noise(2, len(batch))
         alpha = self._finite(batch, "alpha", self.alpha)
         price = self.log_alpha.detach().exp() if self._compiled else alpha
-        rows = (
-            observation,
-            batch.action.to(dtype),
-            batch.reward,
-            batch.next_observation.to(dtype),
-            batch.terminated,
-            batch.discount,
-            batch.weight,
-        )
+        rows: Any = (observation, batch.action.to(dtype), batch.reward, batch.next_observation.to(dtype))
+        rows += (batch.terminated, batch.discount, batch.weight, noise[0], price)
         networks = [self.critics, self.actor, self.targets]
-        loss, error = self._step("critic", self._critic_loss, networks, *rows, noise[0], price)
+        loss, error = self._step("critic", self.critic_optimizer, self._critic_loss, networks, *rows)
         found = {"alpha": alpha, "critic": self._finite(batch, "critic loss", loss)}
-        loss, log_prob = self._step(
-            "actor", _actor_loss, networks[1::-1], observation, batch.weight, noise[1], price
-        )
+        rows = observation, batch.weight, noise[1], price
+        loss, log_prob = self._step("actor", self.actor_optimizer, _actor_loss, networks[1::-1], *rows)
         found["actor"] = self._finite(batch, "actor loss", loss)
         # the loss, −log α · mean(log π + target entropy), is linear: its gradient needs no backward pass
         self.log_alpha.grad = -(log_prob.mean() + self.target_entropy)
@@ -173,25 +165,6 @@ class SAC(LearningLoop):
         if self.config.hand_over:
             self._move_average()
         return found
-
-    def _step(
-        self, name: str, loss: Callable[..., tuple[Tensor, Tensor]], networks: list[Any], *inputs: Any
-    ) -> tuple[float, Tensor]:
-        """One gradient step of the first network, none if the loss is not finite; the loss's outputs."""
-        optimizer = self.critic_optimizer if name == "critic" else self.actor_optimizer
-        if name in self._compiled:
-            value, further = self._compiled[name](optimizer, networks, *inputs)
-            return value.item(), further
-        value, further = loss(*networks, *inputs)
-        number = value.item()  # a GPU is waited for here, and only here
-        if math.isfinite(number):
-            own = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-            for parameter in own:
-                parameter.grad = None
-            # to its own parameters only: the policy's loss costs the critics no gradient
-            value.backward(inputs=[p for p in own if p.requires_grad])  # type: ignore[no-untyped-call]
-            optimizer.step()
-        return number, further.detach()
 
     def loop_state(self) -> dict[str, Any]:
         """The loop's state, with the noise's generator and the average of this task's policy."""

@@ -9,8 +9,7 @@ from stable_baselines3 import DQN
 
 from owlrl.adapters.sb3.whole import at_border, load_model_state, model_state, put_back
 from owlrl.checkpoint import load_state, save_state
-from owlrl.experiments.journal import Journal
-from owlrl.experiments.repeatable import repeatable
+from owlrl.experiments.keeping import Journal, repeatable
 from tests.adapters.helpers import BOX, KINDS, Guess, any_model, same, weights
 
 

@@ -6,7 +6,7 @@ import types
 import numpy as np
 import torch
 
-from owlrl.experiments.fingerprint import fingerprint
+from owlrl.experiments.plan import fingerprint
 
 
 def load(source: str) -> types.ModuleType:
