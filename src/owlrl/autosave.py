@@ -18,25 +18,6 @@ __all__ = ["Autosave"]
 Callback = Callable[[], None]
 
 
-def when_whole(learner: object, key: str, action: Callback) -> None:
-    """Run ``action()`` when no step is incomplete: now, unless the learner delays it.
-
-    Args:
-        learner: one that runs its own loop may have a method ``when_whole(key, action)``.
-        key: of several waiting actions with the same key, only the last is run.
-        action: what to do.
-
-    >>> from owlrl.autosave import when_whole
-    >>> when_whole(object(), "state.safetensors", lambda: print("saved"))
-    saved
-    """
-    wait: Callable[[str, Callback], None] | None = getattr(learner, "when_whole", None)
-    if wait is None:
-        action()
-    else:
-        wait(key, action)
-
-
 class Counter(Protocol):
     """Counts in ``total``."""
 

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from owlrl._arguments import Arguments
 from owlrl.acting.episodes import Evaluation, collect_rows, run_episodes, space_problems
 from owlrl.acting.policy import AdaptivePolicy, export_policy
-from owlrl.autosave import Autosave, when_whole
+from owlrl.autosave import Autosave
 from owlrl.checkpoint import load_state, save_state, set_rng_state
 from owlrl.describe.given import as_env, as_learner, as_replay, check_bound, check_learner, part_problem
 from owlrl.errors import OwlStateError, OwlTypeError, OwlValueError, raise_problems
@@ -333,7 +333,9 @@ replay=TaskScopedReplay, tasks=['left', 'right'])
         of a Stable-Baselines3 model a step is half done: the file is written when its rollout is over.
         """
         self._refuse_unwrapped("save")
-        when_whole(self.learner, str(path), lambda: save_state(path, self.state_dict()))
+        # a learner that runs its own loop may wait with it
+        wait = getattr(self.learner, "when_whole", lambda key, action: action())
+        wait(str(path), lambda: save_state(path, self.state_dict()))
 
     def autosave(
         self, path: Any, *, seconds: float | None = 60.0, steps: int | None = None, keep: int = 1

@@ -10,9 +10,9 @@ import gymnasium
 import numpy as np
 from gymnasium.utils import RecordConstructorArgs
 
+from owlrl._arguments import restored_generator
 from owlrl.envs.vector import AnyEnv
 from owlrl.errors import OwlStateError, OwlValueError
-from owlrl.replay._rows import restored_generator
 
 __all__ = ["Resumable"]
 

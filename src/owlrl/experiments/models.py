@@ -191,7 +191,7 @@ def train_model(
 
 
 def _train_sb3(model: Any, env: Any, steps: int, watch: Watch, *, restart: bool) -> None:
-    from owlrl.adapters.sb3.whole import at_border
+    from owlrl.adapters.sb3.state import at_border
 
     if env is not None:
         model.set_env(env)
@@ -247,7 +247,7 @@ def model_state(model: Any) -> dict[str, Any]:
     10
     """
     if is_sb3(model):
-        from owlrl.adapters.sb3 import whole
+        from owlrl.adapters.sb3 import state as whole
 
         return whole.model_state(model)
     if all(callable(getattr(model, name, None)) for name in ("state_dict", "load_state_dict")):
@@ -269,7 +269,7 @@ def load_model_state(model: Any, state: Mapping[str, Any], env: Any) -> None:
     >>> load_model_state(model, model_state(model), model.env)
     """
     if is_sb3(model):
-        from owlrl.adapters.sb3 import whole
+        from owlrl.adapters.sb3 import state as whole
 
         model.set_env(whole.put_back(model, env))
         whole.load_model_state(model, state)

@@ -12,12 +12,11 @@ import numpy.typing as npt
 import torch
 from typing_extensions import Self
 
-from owlrl._arguments import Arguments, own_generator
+from owlrl._arguments import Arguments, own_generator, restored_generator
 from owlrl.errors import NonFiniteError, OwlStateError, OwlTypeError, raise_problems
-from owlrl.replay._rows import RowSpec, array_spec, as_array, restored_generator, spaces_of
-from owlrl.replay.ring import FrameRing
+from owlrl.replay.ring import FrameRing, RowSpec, array_spec, spaces_of
 from owlrl.replay.samplers import Sampler, UniformSampler
-from owlrl.types import Transitions
+from owlrl.types import Transitions, as_array
 
 __all__ = ["RingReplay"]
 
