@@ -96,7 +96,9 @@ class Autosave:
 
     def tick(self) -> None:
         """A safe moment: save if it is time."""
-        if not self._stopped and self._is_due():
+        late = self.seconds is not None and time.monotonic() - self._at >= self.seconds
+        many = self.steps is not None and self._counter.total - self._made >= self.steps
+        if not self._stopped and (late or many):
             self.now()
 
     def now(self) -> bool:
@@ -151,10 +153,6 @@ class Autosave:
         return (
             f"Autosave({str(self.path)!r}, every {' or '.join(every)}, keep={self.keep}, saves={self.saves})"
         )
-
-    def _is_due(self) -> bool:
-        late = self.seconds is not None and time.monotonic() - self._at >= self.seconds
-        return late or (self.steps is not None and self._counter.total - self._made >= self.steps)
 
     def _rest(self) -> None:
         self._at, self._made = time.monotonic(), self._counter.total

@@ -104,8 +104,7 @@ class Stream:
     def familiarity(self) -> Familiarity:
         """What compares steps with all tasks that were learned."""
         self.begin()
-        tasks = [task for task, record in self._owl.tasks.items() if record.visits]
-        return Familiarity(self.finder.detector, tasks)
+        return Familiarity(self.finder.detector, list(self._owl._arms))
 
     def enter(self, task: str, *, new: bool) -> None:
         """The wrapper is in ``task`` now."""

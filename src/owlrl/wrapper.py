@@ -245,7 +245,7 @@ replay=TaskScopedReplay, tasks=['left', 'right'])
             trace: keep every step's choice, probabilities and losses in ``policy.trace``.
         """
         self._refuse_unwrapped("policy")
-        heads = {name: record.head for name, record in self.tasks.items() if record.visits}
+        heads = self._arms
         if not heads:
             raise OwlStateError("OwlWrapper.policy: no task has been learned yet; use `with owl.task(name):`")
         if selector is None and self.evidence is None:
@@ -283,14 +283,12 @@ replay=TaskScopedReplay, tasks=['left', 'right'])
         if named := task or true_task:
             self._learned(named)
         if task is not None:
-            arms = [name for name, record in self.tasks.items() if record.visits]
-            selector = OracleSelector(arms.index(task))
+            selector = OracleSelector(list(self._arms).index(task))
         elif selector is None and self.evidence is not None:
             selector = ExpWeightsSelector(seed=self.seed if seed is None else seed)
         policy = self.policy(selector)
         env = as_env(env)
-        heads = [record.head for name, record in self.tasks.items() if record.visits and task in (None, name)]
-        most = max(self._num_outputs(head) for head in heads)
+        most = max(self._num_outputs(head) for name, head in self._arms.items() if task in (None, name))
         raise_problems("OwlWrapper.evaluate", space_problems(env, self.replay, most))
         if task is not None:
             policy.evidence = None  # there is nothing to find out
@@ -306,13 +304,10 @@ replay=TaskScopedReplay, tasks=['left', 'right'])
             )
 
     def export(self, task: str, observation: Any) -> torch.export.ExportedProgram:
-        """The greedy policy of one task as a program without owlrl (`torch.export`).
+        """The greedy policy of one learned task as a program without owlrl (`torch.export`).
 
-        It takes a batch of observations of any size, and returns their actions.
-
-        Args:
-            task: a task that was learned.
-            observation: one observation of it, for shape and dtype.
+        It takes a batch of observations of any size and returns their actions; ``observation`` is one of
+        them, for shape and dtype.
         """
         self._refuse_unwrapped("export")
         return export_policy(self.learner, self._learned(task).head, observation)
@@ -363,15 +358,11 @@ replay=TaskScopedReplay, tasks=['left', 'right'])
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], learner: Any, **arguments: Any) -> OwlWrapper:
-        """Wrap ``learner``, built as it was before it was first wrapped, and restore everything.
+        """Wrap ``learner``, built as it was before it was first wrapped, and restore what `save` wrote.
 
-        With ``acting=True`` only what acting needs: networks, heads and evidence. The learner then needs
-        neither replay nor optimizer nor target, e.g. ``QLearner(q, None, None)``.
-
-        Args:
-            path: a file that `save` wrote.
-            learner: a new learner of the same kind.
-            arguments: as for the constructor; the same parts as when it was saved.
+        ``arguments`` are those of the constructor, with the same parts as when it was saved. With
+        ``acting=True`` only what acting needs is restored: networks, heads and evidence. The learner then
+        needs neither replay nor optimizer nor target, e.g. ``QLearner(q, None, None)``.
         """
         state = load_state(path)
         owl = cls(learner, **arguments)
@@ -417,6 +408,11 @@ replay=TaskScopedReplay, tasks=['left', 'right'])
     @property
     def _pointer(self) -> HeadPointer:
         return next(iter(self.learner.networks.values())).pointer
+
+    @property
+    def _arms(self) -> dict[str, int]:
+        """The heads that may act: those of tasks that were learned, by name."""
+        return {name: record.head for name, record in self.tasks.items() if record.visits}
 
     def _check_parts(self, arguments: Arguments, regularizer: object, evidence: object) -> None:
         """Note what is wrong with the replay and with the parts that were given."""
@@ -467,7 +463,7 @@ replay=TaskScopedReplay, tasks=['left', 'right'])
     def _learned(self, name: str) -> TaskRecord:
         record = self.tasks.get(name)
         if record is None or not record.visits:
-            learned = [task for task, r in self.tasks.items() if r.visits]
+            learned = list(self._arms)
             raise OwlValueError(f"OwlWrapper: task {name!r} has not been learned; learned are {learned}")
         return record
 
