@@ -230,7 +230,10 @@ class BufferReplay:
 
     def sample(self, batch_size: int) -> Transitions:
         """Draw one-step rows uniformly with replacement, as the networks see them."""
-        index, envs = self._rng.integers(0, len(self), batch_size), int(self.buffer.n_envs)
+        return self._drawn(self._rng.integers(0, len(self), batch_size))
+
+    def _drawn(self, index: np.ndarray) -> Transitions:
+        envs = int(self.buffer.n_envs)
         return self._transitions(valid_steps(self.buffer)[index // envs], index % envs, raw=False)
 
     def new_rows(self) -> Transitions | None:
