@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import torch
 
 from owlrl.errors import OwlError, OwlValueError, raise_problems
 
-__all__ = ["Arguments", "own_generator", "own_seed"]
+__all__ = ["Arguments", "own_generator", "own_seed", "restored_generator"]
 
 
 class Arguments:
@@ -161,3 +161,10 @@ def own_generator(seed: int | None, *key: int) -> np.random.Generator:
     False
     """
     return np.random.default_rng([own_seed(seed), *key])
+
+
+def restored_generator(state: Mapping[str, Any]) -> np.random.Generator:
+    """A generator that continues where the one that gave ``state`` was."""
+    generator = np.random.default_rng()
+    generator.bit_generator.state = dict(state)
+    return generator

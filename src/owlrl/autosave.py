@@ -18,25 +18,6 @@ __all__ = ["Autosave"]
 Callback = Callable[[], None]
 
 
-def when_whole(learner: object, key: str, action: Callback) -> None:
-    """Run ``action()`` when no step is incomplete: now, unless the learner delays it.
-
-    Args:
-        learner: one that runs its own loop may have a method ``when_whole(key, action)``.
-        key: of several waiting actions with the same key, only the last is run.
-        action: what to do.
-
-    >>> from owlrl.autosave import when_whole
-    >>> when_whole(object(), "state.safetensors", lambda: print("saved"))
-    saved
-    """
-    wait: Callable[[str, Callback], None] | None = getattr(learner, "when_whole", None)
-    if wait is None:
-        action()
-    else:
-        wait(key, action)
-
-
 class Counter(Protocol):
     """Counts in ``total``."""
 
@@ -115,7 +96,9 @@ class Autosave:
 
     def tick(self) -> None:
         """A safe moment: save if it is time."""
-        if not self._stopped and self._is_due():
+        late = self.seconds is not None and time.monotonic() - self._at >= self.seconds
+        many = self.steps is not None and self._counter.total - self._made >= self.steps
+        if not self._stopped and (late or many):
             self.now()
 
     def now(self) -> bool:
@@ -170,10 +153,6 @@ class Autosave:
         return (
             f"Autosave({str(self.path)!r}, every {' or '.join(every)}, keep={self.keep}, saves={self.saves})"
         )
-
-    def _is_due(self) -> bool:
-        late = self.seconds is not None and time.monotonic() - self._at >= self.seconds
-        return late or (self.steps is not None and self._counter.total - self._made >= self.steps)
 
     def _rest(self) -> None:
         self._at, self._made = time.monotonic(), self._counter.total

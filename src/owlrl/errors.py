@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import importlib.metadata
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 __all__ = [
     "NonFiniteError",
@@ -103,3 +104,24 @@ def raise_problems(where: str, problems: Iterable[str], *, kind: type[OwlError] 
         raise kind(f"{where}: {found[0]}")
     if found:
         raise kind(f"{where}: {len(found)} problems:\n" + "\n".join(f"  - {p}" for p in found))
+
+
+@contextmanager
+def refusing(where: str, more: str = "") -> Iterator[None]:
+    """Any error in the block is raised as one about a damaged state; ``more`` says what else to pass.
+
+    >>> from owlrl.errors import refusing
+    >>> with refusing("Thing"):
+    ...     {}["rows"]
+    Traceback (most recent call last):
+    ...
+    owlrl.errors.OwlValueError: Thing: the state does not fit or is damaged (KeyError: 'rows'); pass what \
+state_dict() returned
+    """
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError, OwlError) as error:
+        raise OwlValueError(
+            f"{where}: the state does not fit or is damaged ({type(error).__name__}: {error}); "
+            f"pass what state_dict() returned{more}"
+        ) from error

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from owlrl._arguments import Arguments
 from owlrl.changes import Change, ChangeFinder, Contradiction, Detector, Familiarity
-from owlrl.changes.steps import remembered
-from owlrl.errors import OwlStateError, OwlValueError, raise_problems
+from owlrl.changes.base import remembered
+from owlrl.errors import OwlStateError, raise_problems, refusing
 from owlrl.types import Transitions
 
 __all__ = ["Event", "Stream", "Streaming"]
@@ -104,8 +104,7 @@ class Stream:
     def familiarity(self) -> Familiarity:
         """What compares steps with all tasks that were learned."""
         self.begin()
-        tasks = [task for task, record in self._owl.tasks.items() if record.visits]
-        return Familiarity(self.finder.detector, tasks)
+        return Familiarity(self.finder.detector, list(self._owl._arms))
 
     def enter(self, task: str, *, new: bool) -> None:
         """The wrapper is in ``task`` now."""
@@ -204,16 +203,11 @@ class Stream:
 
     def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:
         """Continue from what ``state_dict`` returned."""
-        try:
+        with refusing("Stream.load_state_dict"):
             events = [Event(**event) for event in state_dict["events"]]
             rows = int(state_dict["rows"])
             if "finder" in state_dict:
                 self.finder.load_state_dict(state_dict["finder"])
-        except (LookupError, TypeError, ValueError, AttributeError) as error:
-            raise OwlValueError(
-                f"Stream.load_state_dict: the state does not fit or is damaged ({type(error).__name__}: "
-                f"{error}); pass what state_dict() returned"
-            ) from error
         self.events, self.rows = events, rows
 
     def __repr__(self) -> str:

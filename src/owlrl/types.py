@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -64,7 +64,8 @@ class Transitions:
 
     def __getitem__(self, rows: slice | Tensor) -> Transitions:
         index = None if self.index is None else self.index[np.arange(len(self))[rows]]
-        return replace(self._each(lambda tensor: tensor[rows]), index=index)
+        chosen: dict[str, Any] = {name: tensor[rows] for name, tensor in self._tensors().items()}
+        return replace(self, **chosen, index=index)
 
     def to(self, device: torch.device | str) -> Transitions:
         """The same transitions with every tensor on ``device``; from the CPU in one transfer."""
@@ -74,13 +75,22 @@ class Transitions:
         there: dict[str, Any] = dict(zip(own, moved([*own.values()], device), strict=True))
         return replace(self, **there)
 
-    def _each(self, function: Callable[[Tensor], Tensor]) -> Transitions:
-        changed: dict[str, Any] = {name: function(tensor) for name, tensor in self._tensors().items()}
-        return replace(self, **changed)
-
     def _tensors(self) -> dict[str, Tensor]:
         found = {f.name: getattr(self, f.name) for f in fields(self)}
         return {name: value for name, value in found.items() if isinstance(value, Tensor)}
+
+
+def as_array(value: object) -> np.ndarray:
+    """``value`` as an array: tensors are detached and brought to the CPU first.
+
+    >>> import torch
+    >>> from owlrl.types import as_array
+    >>> as_array(torch.ones(2, requires_grad=True))
+    array([1., 1.], dtype=float32)
+    """
+    if isinstance(value, Tensor):
+        value = value.detach().cpu().numpy()
+    return np.asarray(value)
 
 
 def moved(tensors: Sequence[Tensor], device: torch.device | str) -> list[Tensor]:

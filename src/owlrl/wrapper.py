@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from owlrl._arguments import Arguments
 from owlrl.acting.episodes import Evaluation, collect_rows, run_episodes, space_problems
 from owlrl.acting.policy import AdaptivePolicy, export_policy
-from owlrl.autosave import Autosave, when_whole
+from owlrl.autosave import Autosave
 from owlrl.checkpoint import load_state, save_state, set_rng_state
 from owlrl.describe.given import as_env, as_learner, as_replay, check_bound, check_learner, part_problem
 from owlrl.errors import OwlStateError, OwlTypeError, OwlValueError, raise_problems
@@ -245,7 +245,7 @@ replay=TaskScopedReplay, tasks=['left', 'right'])
             trace: keep every step's choice, probabilities and losses in ``policy.trace``.
         """
         self._refuse_unwrapped("policy")
-        heads = {name: record.head for name, record in self.tasks.items() if record.visits}
+        heads = self._arms
         if not heads:
             raise OwlStateError("OwlWrapper.policy: no task has been learned yet; use `with owl.task(name):`")
         if selector is None and self.evidence is None:
@@ -283,14 +283,12 @@ replay=TaskScopedReplay, tasks=['left', 'right'])
         if named := task or true_task:
             self._learned(named)
         if task is not None:
-            arms = [name for name, record in self.tasks.items() if record.visits]
-            selector = OracleSelector(arms.index(task))
+            selector = OracleSelector(list(self._arms).index(task))
         elif selector is None and self.evidence is not None:
             selector = ExpWeightsSelector(seed=self.seed if seed is None else seed)
         policy = self.policy(selector)
         env = as_env(env)
-        heads = [record.head for name, record in self.tasks.items() if record.visits and task in (None, name)]
-        most = max(self._num_outputs(head) for head in heads)
+        most = max(self._num_outputs(head) for name, head in self._arms.items() if task in (None, name))
         raise_problems("OwlWrapper.evaluate", space_problems(env, self.replay, most))
         if task is not None:
             policy.evidence = None  # there is nothing to find out
@@ -306,13 +304,10 @@ replay=TaskScopedReplay, tasks=['left', 'right'])
             )
 
     def export(self, task: str, observation: Any) -> torch.export.ExportedProgram:
-        """The greedy policy of one task as a program without owlrl (`torch.export`).
+        """The greedy policy of one learned task as a program without owlrl (`torch.export`).
 
-        It takes a batch of observations of any size, and returns their actions.
-
-        Args:
-            task: a task that was learned.
-            observation: one observation of it, for shape and dtype.
+        It takes a batch of observations of any size and returns their actions; ``observation`` is one of
+        them, for shape and dtype.
         """
         self._refuse_unwrapped("export")
         return export_policy(self.learner, self._learned(task).head, observation)
@@ -333,7 +328,9 @@ replay=TaskScopedReplay, tasks=['left', 'right'])
         of a Stable-Baselines3 model a step is half done: the file is written when its rollout is over.
         """
         self._refuse_unwrapped("save")
-        when_whole(self.learner, str(path), lambda: save_state(path, self.state_dict()))
+        # a learner that runs its own loop may wait with it
+        wait = getattr(self.learner, "when_whole", lambda key, action: action())
+        wait(str(path), lambda: save_state(path, self.state_dict()))
 
     def autosave(
         self, path: Any, *, seconds: float | None = 60.0, steps: int | None = None, keep: int = 1
@@ -361,15 +358,11 @@ replay=TaskScopedReplay, tasks=['left', 'right'])
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], learner: Any, **arguments: Any) -> OwlWrapper:
-        """Wrap ``learner``, built as it was before it was first wrapped, and restore everything.
+        """Wrap ``learner``, built as it was before it was first wrapped, and restore what `save` wrote.
 
-        With ``acting=True`` only what acting needs: networks, heads and evidence. The learner then needs
-        neither replay nor optimizer nor target, e.g. ``QLearner(q, None, None)``.
-
-        Args:
-            path: a file that `save` wrote.
-            learner: a new learner of the same kind.
-            arguments: as for the constructor; the same parts as when it was saved.
+        ``arguments`` are those of the constructor, with the same parts as when it was saved. With
+        ``acting=True`` only what acting needs is restored: networks, heads and evidence. The learner then
+        needs neither replay nor optimizer nor target, e.g. ``QLearner(q, None, None)``.
         """
         state = load_state(path)
         owl = cls(learner, **arguments)
@@ -415,6 +408,11 @@ replay=TaskScopedReplay, tasks=['left', 'right'])
     @property
     def _pointer(self) -> HeadPointer:
         return next(iter(self.learner.networks.values())).pointer
+
+    @property
+    def _arms(self) -> dict[str, int]:
+        """The heads that may act: those of tasks that were learned, by name."""
+        return {name: record.head for name, record in self.tasks.items() if record.visits}
 
     def _check_parts(self, arguments: Arguments, regularizer: object, evidence: object) -> None:
         """Note what is wrong with the replay and with the parts that were given."""
@@ -465,7 +463,7 @@ replay=TaskScopedReplay, tasks=['left', 'right'])
     def _learned(self, name: str) -> TaskRecord:
         record = self.tasks.get(name)
         if record is None or not record.visits:
-            learned = [task for task, r in self.tasks.items() if r.visits]
+            learned = list(self._arms)
             raise OwlValueError(f"OwlWrapper: task {name!r} has not been learned; learned are {learned}")
         return record
 

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from owlrl.changes import Contradiction, History
-from owlrl.changes._exact import ExactIndex
-from owlrl.changes._near import NearIndex
-from owlrl.changes.steps import remembered
+from owlrl.changes.base import remembered
+from owlrl.changes.contradiction import ExactIndex, NearIndex
 from owlrl.errors import OwlValueError
 from owlrl.memory import TaskMemory
 from tests.changes.worlds import ball, ring
@@ -45,7 +44,7 @@ def test_near_rows_are_those_of_a_plain_search():
     scale = index._fitted["x_scale"]
     probe = ball(0, 20, seed=3)
     steps = History().follow(probe)
-    from owlrl.changes._near import _columns
+    from owlrl.changes.contradiction import _columns
 
     found = index._compare(_columns(steps, np.zeros(20, bool)))
     for row, place in enumerate(np.concatenate([probe.observation, probe.action], axis=1)):

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from owlrl.replay._rows import ArraySpec, Rows, RowSpec
-from owlrl.replay.ring import FrameRing, fair_shares
+from owlrl.replay.ring import ArraySpec, FrameRing, Rows, RowSpec, fair_shares
 from tests.replay.oracle import Lane, Step, expected_rows
 
 

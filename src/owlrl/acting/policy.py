@@ -317,12 +317,8 @@ class AdaptivePolicy:
 def export_policy(learner: OffPolicyLearner, head: int, observation: Any) -> torch.export.ExportedProgram:
     """Greedy actions of ``head`` for a batch of observations of any number, by `torch.export`.
 
-    The program needs no owlrl and holds the weights that the head acts with, and no others.
-
-    Args:
-        learner: whose networks act.
-        head: the head.
-        observation: one observation, for shape and dtype.
+    The program needs no owlrl and holds the weights that the head acts with, and no others; ``observation``
+    is one of them, for shape and dtype.
     """
     row = torch.as_tensor(np.asarray(observation))
     example = torch.stack([row, row])  # one row would be taken for the only number there is

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from owlrl._arguments import Arguments, own_generator
-from owlrl.errors import NonFiniteError, OwlStateError, OwlValueError
+from owlrl._arguments import Arguments, own_generator, restored_generator
+from owlrl.errors import NonFiniteError, OwlStateError, refusing
 from owlrl.types import Transitions
 
 __all__ = ["BufferReplay"]
@@ -69,15 +69,9 @@ def refill(
 ) -> None:
     """Add kept rows to an empty buffer through its ``add``, so that its bookkeeping is right.
 
-    What follows in the buffer is another episode, so the last step ends one: by truncation, where the
-    buffer knows it. Where it does not and every row stands for itself, the last step stays as it is.
-
-    Args:
-        buffer: the buffer.
-        kept: the rows, as `read_columns` returned them; ``next_observations`` may be missing.
-        at: the place of the oldest row; only with rows that fill the ring from there.
-        order: which rows, oldest first; all as they are by default.
-        cut: whether what follows is another episode.
+    ``order`` says which rows, the oldest first (all by default), ``at`` where the oldest lies in a ring that
+    they fill. With ``cut`` what follows is another episode, so the last step ends one: by truncation, where
+    the buffer knows it. Where it does not and every row stands for itself, it stays as it is.
     """
     alone = type(buffer).__name__ == "ReplayBuffer" and not buffer.optimize_memory_usage
     ends = cut and (buffer.handle_timeout_termination or not alone)
@@ -183,10 +177,9 @@ class BufferReplay:
         self._seen = _Mark.of(self.buffer)
 
     def resume_task(self, task: str) -> None:
-        """Continue with a visit that was interrupted; after loading, with the rows that it had.
+        """Continue with a visit that was interrupted; after loading, with its rows at their places.
 
-        They lie at the same places of the ring. The last one ends its episode: what comes next does not
-        continue it.
+        The last one ends its episode: what comes next does not continue it.
         """
         if self._loaded is not None:
             self._refill_visit(task, self._loaded, cut=True)
@@ -280,19 +273,17 @@ class BufferReplay:
 
     def load_state_dict(self, state_dict: dict[str, Any], /) -> None:
         """Continue from what ``state_dict`` returned."""
-        rng = np.random.default_rng()
-        try:
-            rng.bit_generator.state = state_dict["rng"]
+        where, same = (
+            f"{type(self).__name__}.load_state_dict",
+            " for the same spaces and number of environments",
+        )
+        with refusing(where, same):
+            rng = restored_generator(state_dict["rng"])
             kept = dict(state_dict["kept"])
             for task, columns in kept.items():
                 _check_fits(self.buffer, task, columns)
             visit = self._checked_visit(state_dict.get("visit"))
             self._load_more(state_dict)
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-            raise OwlValueError(
-                f"{type(self).__name__}.load_state_dict: the state does not fit ({type(error).__name__}: "
-                f"{error}); pass what state_dict() returned for the same spaces and number of environments"
-            ) from error
         self._kept, self._rng = kept, rng
         self._loaded, self._begun = visit, False
 

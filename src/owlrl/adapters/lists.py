@@ -13,11 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from owlrl._arguments import Arguments, own_generator
+from owlrl._arguments import Arguments, own_generator, restored_generator
 from owlrl.adapters.buffers import all_finite
 from owlrl.errors import NonFiniteError, OwlStateError, OwlTypeError, OwlValueError, raise_problems
-from owlrl.replay._rows import as_array, restored_generator
-from owlrl.types import Transitions
+from owlrl.types import Transitions, as_array
 
 __all__ = ["ListReplay"]
 

@@ -1,11 +1,9 @@
 """Detection of task changes: has the task changed, and is it a known one or a new one?"""
 
-from owlrl.changes.base import Detector, Judgement, TaskModel
+from owlrl.changes.base import Detector, History, Judgement, Steps, TaskModel
 from owlrl.changes.baselines import ModelErrors, RewardDrift
 from owlrl.changes.contradiction import Contradiction
-from owlrl.changes.familiarity import Familiarity
-from owlrl.changes.finder import Change, ChangeFinder
-from owlrl.changes.steps import History, Steps
+from owlrl.changes.finder import Change, ChangeFinder, Familiarity
 
 __all__ = [
     "Change",

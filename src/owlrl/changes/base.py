@@ -1,22 +1,31 @@
-"""`Detector`: the base class of change detectors; `Judgement`: what they return."""
+"""`Detector`: the base class of change detectors. They look at `Steps` and return a `Judgement`."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from owlrl.changes.steps import Steps
-from owlrl.errors import OwlError, OwlValueError
+from owlrl.errors import refusing
+from owlrl.memory import TaskMemory
+from owlrl.memory._incoming import in_time_order
+from owlrl.types import Transitions
 
-__all__ = ["Detector", "Judgement", "TaskModel", "log_ratio"]
+__all__ = ["DEPTHS", "Detector", "History", "Judgement", "Steps", "TaskModel", "log_ratio"]
 
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
+Array = npt.NDArray[Any]
+Keys = npt.NDArray[np.uint64]
+HASHED = ("keys", "outcome")
+DEPTHS = 3  # a step alone, with the step before it, with two of them
+MIX = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(29))
+UNKNOWN = np.uint64(0)  # the key of a step whose history is not known
 
 
 @dataclass(frozen=True)
@@ -131,15 +140,10 @@ class Detector(ABC):
     def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:
         """Continue from what ``state_dict`` returned; refused with nothing changed."""
         loaded: dict[str, Any] = {}
-        try:
+        with refusing(f"{type(self).__name__}.load_state_dict"):
             for task, state in state_dict["tasks"].items():
                 loaded[str(task)] = self.make()
                 loaded[str(task)].load_state_dict(state)
-        except (LookupError, TypeError, ValueError, AttributeError, OwlError) as error:
-            raise OwlValueError(
-                f"{type(self).__name__}.load_state_dict: the state does not fit or is damaged "
-                f"({type(error).__name__}: {error}); pass what state_dict() returned"
-            ) from error
         self.tasks = loaded
 
     def __repr__(self) -> str:
@@ -163,3 +167,177 @@ def log_ratio(contradicts: BoolArray, usual: FloatArray, *, changed: float, most
     ratio = np.where(contradicts, np.log(changed / rate), np.log((1.0 - changed) / (1.0 - rate)))
     made: FloatArray = np.where(told, np.minimum(ratio, most), 0.0)
     return made
+
+
+@dataclass(frozen=True)
+class Steps:
+    """One-step rows in the order of time, as arrays.
+
+    Attributes:
+        observation: ``(B, *observation shape)``.
+        action: (B,) ints, or ``(B, *action shape)`` floats.
+        reward: (B,).
+        next_observation: ``(B, *observation shape)``.
+        terminated: (B,) bool.
+        keys: (3, B) hashes of observation and action, alone, with those of the step before, and of the two
+            steps before; 0 where those are not known.
+        outcome: (B,) hashes of next observation and end.
+
+    >>> import torch
+    >>> from owlrl.changes import History
+    >>> from owlrl.types import Transitions
+    >>> x = torch.arange(3.0)
+    >>> steps = History().follow(Transitions(x, x.long(), x, x + 1, x > 5, torch.ones(3)))
+    >>> len(steps), len(steps[1:])
+    (3, 2)
+    """
+
+    observation: Array
+    action: Array
+    reward: npt.NDArray[np.float32]
+    next_observation: Array
+    terminated: npt.NDArray[np.bool_]
+    keys: Keys
+    outcome: Keys
+
+    def __len__(self) -> int:
+        return len(self.reward)
+
+    def __getitem__(self, rows: slice | Array) -> Steps:
+        return Steps(
+            **{
+                f.name: getattr(self, f.name)[:, rows] if f.name == "keys" else getattr(self, f.name)[rows]
+                for f in fields(self)
+            }
+        )
+
+    def arrays(self) -> dict[str, Array]:
+        """The fields by name, hashes as int64, for a file."""
+        return {
+            f.name: getattr(self, f.name).view(np.int64) if f.name in HASHED else getattr(self, f.name)
+            for f in fields(self)
+        }
+
+    @staticmethod
+    def from_arrays(arrays: Mapping[str, Any]) -> Steps:
+        """What `arrays` returned."""
+        made: dict[str, Any] = {name: np.asarray(value) for name, value in arrays.items()}
+        return Steps(**{name: a.view(np.uint64) if name in HASHED else a for name, a in made.items()})
+
+    @staticmethod
+    def joined(pieces: Iterable[Steps]) -> Steps:
+        """All pieces, one after the other."""
+        some = list(pieces)
+        return Steps(
+            **{
+                f.name: np.concatenate([getattr(s, f.name) for s in some], axis=int(f.name == "keys"))
+                for f in fields(Steps)
+            }
+        )
+
+
+class History:
+    """Follows a stream of rows and gives each its history: what was seen and done in the two steps before.
+
+    >>> import torch
+    >>> from owlrl.changes import History
+    >>> from owlrl.types import Transitions
+    >>> x = torch.zeros(3)
+    >>> rows = Transitions(x, x.long(), x, x, torch.tensor([False, True, False]), torch.ones(3))
+    >>> keys = History().follow(rows).keys
+    >>> [len(set(line)) for line in keys.tolist()]  # the third step begins an episode as the first did
+    [1, 2, 2]
+    """
+
+    def __init__(self) -> None:
+        # per environment: the keys of its newest step and of the one before, and what it led to; None
+        # after the end of an episode
+        self._last: dict[int, tuple[int, int, int] | None] = {}
+
+    def follow(self, rows: Transitions) -> Steps:
+        """The next rows of the stream, in the order of time."""
+        columns = in_time_order(columns_of(rows))
+        seen, led_to = hashes(columns["observation"]), hashes(columns["next_observation"])
+        plain = mixed(seen, hashes(columns["action"]))
+        keys = np.tile(plain, (DEPTHS, 1))
+        ended = (columns["terminated"] | columns["truncated"]).tolist()
+        here, after, alone = seen.tolist(), led_to.tolist(), plain.tolist()
+        before, two_before = np.zeros((2, len(alone)), np.uint64)
+        for row, env in enumerate(columns["env"].tolist()):
+            last = self._last.get(env)
+            if last is not None and last[2] == here[row]:  # else an episode begins
+                before[row], two_before[row] = last[0], last[1]
+            now = (alone[row], int(before[row]), after[row])
+            self._last[env] = None if ended[row] else now
+        keys[1] = mixed(plain, before)
+        keys[2] = mixed(keys[1], two_before)
+        return _steps(columns, keys, led_to)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The newest step of each environment."""
+        return {str(env): [str(k) for k in last] for env, last in self._last.items() if last is not None}
+
+    def load_state_dict(self, state_dict: dict[str, Any], /) -> None:
+        """Continue from there."""
+        self._last = {int(env): (int(a), int(b), int(c)) for env, (a, b, c) in state_dict.items()}
+
+
+def remembered(memory: TaskMemory) -> Steps:
+    """The rows of a memory; their history is known as far as it was kept."""
+    rows = memory.rows()
+    columns = columns_of(rows)
+    plain = mixed(hashes(columns["observation"]), hashes(columns["action"]))
+    keys = np.tile(plain, (DEPTHS, 1))
+    previous = memory.previous(np.arange(len(plain)))
+    two_before = np.where(previous >= 0, previous[np.maximum(previous, 0)], -1)
+    keys[1] = np.where(previous >= 0, mixed(plain, plain[previous]), UNKNOWN)
+    keys[2] = np.where(two_before >= 0, mixed(keys[1], plain[two_before]), UNKNOWN)
+    return _steps(columns, keys, hashes(columns["next_observation"]))
+
+
+def columns_of(rows: Transitions) -> dict[str, Array]:
+    """The fields that matter, as arrays."""
+    names = ("observation", "action", "reward", "next_observation", "terminated")
+    columns = {name: getattr(rows, name).numpy(force=True) for name in names}
+    count = len(rows)
+    columns["truncated"] = (
+        np.zeros(count, bool) if rows.truncated is None else rows.truncated.numpy(force=True)
+    )
+    columns["env"] = np.zeros(count, np.int64) if rows.env is None else rows.env.numpy(force=True)
+    return columns
+
+
+def _steps(columns: dict[str, Array], keys: Keys, led_to: Keys) -> Steps:
+    terminated = columns["terminated"].astype(bool)
+    return Steps(
+        columns["observation"],
+        columns["action"],
+        columns["reward"].astype(np.float32, copy=False),
+        columns["next_observation"],
+        terminated,
+        keys,
+        np.where(terminated, mixed(led_to, led_to), led_to),
+    )
+
+
+@lru_cache(maxsize=8)
+def _weights(size: int) -> Keys:
+    made: Keys = np.random.default_rng(size).integers(2**64 - 1, size=size, dtype=np.uint64)
+    made |= np.uint64(1)
+    return made
+
+
+def hashes(values: Array) -> Keys:
+    """One number per row (B, ...), equal for equal bytes, the same in every process."""
+    flat = np.ascontiguousarray(values).reshape(len(values), -1)
+    raw = flat.view(np.uint8) if flat.itemsize == 1 else flat.view(f"u{min(8, flat.itemsize)}")
+    wide: Keys = raw.astype(np.uint64)
+    return mixed((wide * _weights(wide.shape[1])).sum(axis=1, dtype=np.uint64), np.uint64(1))
+
+
+def mixed(one: Keys, other: Keys | np.uint64) -> Keys:
+    """A hash of two hashes; never 0."""
+    with np.errstate(over="ignore"):
+        made = (one ^ (other * MIX[0])) * MIX[1]
+        found: Keys = (made ^ (made >> MIX[2])) | np.uint64(1)
+        return found

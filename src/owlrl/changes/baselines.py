@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from owlrl.changes.base import Detector, Judgement
-from owlrl.changes.steps import Steps
+from owlrl.changes.base import Detector, Judgement, Steps
 from owlrl.evidence.model import ridge_fit
 
 __all__ = ["ModelErrors", "RewardDrift"]
@@ -50,17 +49,11 @@ class RewardDrift(Detector):
 class RewardModel:
     """Number, mean and sum of squared deviations of the rewards."""
 
+    mature, doubt = True, 1.0
+
     def __init__(self, shift: float) -> None:
         self.shift = shift
         self.count, self.mean, self.squares = 0, 0.0, 0.0
-
-    @property
-    def mature(self) -> bool:
-        return True
-
-    @property
-    def doubt(self) -> float:
-        return 1.0
 
     def judge(self, steps: Steps, *, stride: int = 1) -> Judgement:
         made = Judgement.silent(len(steps), 2)
@@ -128,20 +121,14 @@ class ModelErrors(Detector):
 class ErrorModel:
     """A sample of a task's rows, a linear model of one half of it, and its errors on the other half."""
 
+    mature, doubt = True, 1.0
+
     def __init__(self, power: float) -> None:
         self.power = power
         self.seen, self.next_fit = 0, FIRST
         self._rng = np.random.default_rng(0)
         self._kept: dict[str, np.ndarray] = {}
         self._model: dict[str, np.ndarray] = {}
-
-    @property
-    def mature(self) -> bool:
-        return True
-
-    @property
-    def doubt(self) -> float:
-        return 1.0
 
     def judge(self, steps: Steps, *, stride: int = 1) -> Judgement:
         if not self._model:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
+import torch
 
-from owlrl.changes._exact import ExactIndex
-from owlrl.changes._near import NearIndex
-from owlrl.changes.base import BoolArray, Detector, FloatArray, Judgement
-from owlrl.changes.steps import Steps
+from owlrl._arguments import own_generator
+from owlrl.changes.base import DEPTHS, BoolArray, Detector, Judgement, Steps, log_ratio, mixed
+from owlrl.memory._reservoir import majority_vote
 
 __all__ = ["Contradiction"]
 
@@ -67,8 +68,7 @@ class ContradictionModel:
         self.index: ExactIndex | NearIndex | None = None
         self.seen = self.events = 0
         self._trial: list[Steps] = []
-        # the most common reward by majority vote (Boyer and Moore): right whenever it is more than half
-        self._common, self._votes = 0.0, 0
+        self._common, self._votes = 0.0, 0  # the most common reward, by `majority_vote`
 
     @property
     def mature(self) -> bool:
@@ -83,47 +83,28 @@ class ContradictionModel:
     def judge(self, steps: Steps, *, stride: int = 1) -> Judgement:
         if self.index is None:
             return Judgement.silent(len(steps), 2)
-        event = self._events(steps)
-        if isinstance(self.index, ExactIndex):
-            made = self.index.judge(steps, event)
-        else:
-            made = self.index.judge(steps, event, stride=stride)
+        made = self.index.judge(steps, self._events(steps), stride)
         if self.events > RARE * self.seen:
             made.evidence[1] = 0.0
         return made
 
     def learn(self, steps: Steps, judgement: Judgement) -> None:
-        self._vote(steps.reward)
+        self._common, self._votes = majority_vote(self._common, self._votes, steps.reward.tolist())
         event = self._events(steps)
         self.seen, self.events = self.seen + len(steps), self.events + int(event.sum())
         if self.index is None:
             self._trial.append(steps)
             if self.seen >= TRIAL:
                 self._begin(Steps.joined(self._trial))
-        elif isinstance(self.index, ExactIndex):
-            self.index.learn(steps, event)
         else:
             self.index.learn(steps, event, judgement)
 
     def _begin(self, steps: Steps) -> None:
         """Choose the index by the first steps."""
         again = 1.0 - len(np.unique(steps.keys[0])) / len(steps)
-        self._trial = []
-        if again > AGAIN:
-            self.index = ExactIndex(changed=self.changed)
-            self.index.learn(steps, self._events(steps))
-        else:
-            self.index = NearIndex(changed=self.changed)
-            self.index.learn(steps, self._events(steps), Judgement.silent(len(steps)))
-
-    def _vote(self, rewards: FloatArray | Any) -> None:
-        for reward in rewards.tolist():
-            if reward == self._common:
-                self._votes += 1
-            elif self._votes:
-                self._votes -= 1
-            else:
-                self._common, self._votes = reward, 1
+        kind: type[ExactIndex | NearIndex] = ExactIndex if again > AGAIN else NearIndex
+        self.index, self._trial = kind(self.changed), []
+        self.index.learn(steps, self._events(steps), Judgement.silent(len(steps)))
 
     def _events(self, steps: Steps) -> BoolArray:
         made: BoolArray = steps.terminated | (steps.reward != self._common)
@@ -147,7 +128,337 @@ class ContradictionModel:
         kinds = {kind.__name__: kind for kind in (ExactIndex, NearIndex)}
         self.index, self._trial = None, []
         if state_dict["kind"]:
-            self.index = kinds[state_dict["kind"]](changed=self.changed)
+            self.index = kinds[state_dict["kind"]](self.changed)
             self.index.load_state_dict(state_dict["index"])
         else:
             self._trial = [Steps.from_arrays(arrays) for arrays in state_dict["trial"]]
+
+
+MOST_KEYS = 2**17  # per depth
+MOST_EVIDENCE = 5.0  # of one step
+CLEAR = 0.02  # share of ambiguous steps below which a third of the usual contradictions tell a change
+
+# of a key: how often it came, how often with a new outcome, whether an event was among them, and
+# its outcomes with their least and largest reward
+Entry = list[Any]
+
+
+class ExactIndex:
+    """Outcomes by observation and action, and where those are ambiguous, by the steps before as well.
+
+    A step contradicts the task if its key is known and its outcome, the next observation with the end of the
+    episode, or its reward was never seen there. How often a key had a new outcome before, and which share of
+    the task's keys has several, decides how much that means.
+    """
+
+    def __init__(self, changed: float) -> None:
+        self.changed = changed
+        self.tables: list[dict[int, Entry]] = [{} for _ in range(DEPTHS)]
+        # keys that came twice, and those that had another outcome then or later; per depth, all and events
+        self.twice, self.several = ([[0, 0] for _ in range(DEPTHS)] for _ in range(2))
+
+    @property
+    def ambiguous(self) -> np.ndarray:
+        """The share of keys with several outcomes, per depth, all and of events; from a tenth on."""
+        made: np.ndarray = (np.array(self.several) + 1) / (np.array(self.twice) + 10)
+        return made
+
+    def judge(self, steps: Steps, event: BoolArray, stride: int) -> Judgement:
+        count, ambiguous = len(steps), self.ambiguous.tolist()
+        usual, among_events = np.full((2, count), np.nan)
+        wrong, rare = np.zeros((2, count), np.bool_)
+        which = np.zeros(count, np.uint64)
+        lines = zip(*steps.keys.tolist(), steps.outcome.tolist(), steps.reward.tolist(), strict=True)
+        for row, (*keys, outcome, reward) in enumerate(lines):
+            found = self._entry(keys)
+            if found is None:
+                continue
+            key, entry, depth = found
+            wrong[row] = not agrees(entry[3].get(outcome), reward)
+            rare[row] = entry[2]
+            which[row] = key
+            usual[row], among_events[row] = ((entry[1] + a) / (entry[0] + 1) for a in ambiguous[depth])
+        changed = self.changed / 3 if ambiguous[0][0] < CLEAR else self.changed
+        evidence = [
+            log_ratio(wrong, each, changed=changed, most=MOST_EVIDENCE) for each in (usual, among_events)
+        ]
+        evidence[1] *= rare | event
+        return Judgement(np.stack(evidence), ~np.isnan(usual), wrong, mixed(which, steps.outcome))
+
+    def _entry(self, keys: list[int]) -> tuple[int, Entry, int] | None:
+        """What is known of a step: by itself if that had one outcome, else with the steps before it."""
+        for depth, (key, table) in enumerate(zip(keys, self.tables, strict=True)):
+            entry = table.get(key)
+            if entry is None or len(entry[3]) == 1 or depth == DEPTHS - 1:
+                break
+        return None if entry is None else (key, entry, depth)
+
+    def learn(self, steps: Steps, event: BoolArray, judgement: Judgement) -> None:
+        outcomes, rewards, events = steps.outcome.tolist(), steps.reward.tolist(), event.tolist()
+        for depth, table in enumerate(self.tables):
+            for row, key in enumerate(steps.keys[depth].tolist()):
+                if not key:
+                    continue
+                outcome, reward = outcomes[row], rewards[row]
+                entry = table.get(key)
+                if entry is None:
+                    if len(table) < MOST_KEYS:
+                        table[key] = [1, 0, events[row], {outcome: [reward, reward]}]
+                    continue
+                known = entry[3].get(outcome)
+                novel = not agrees(known, reward)
+                entry[0], entry[1], entry[2] = entry[0] + 1, entry[1] + novel, entry[2] or events[row]
+                if entry[0] == 2 or (novel and entry[1] == 1):
+                    for kind in range(1 + entry[2]):
+                        self.twice[depth][kind] += entry[0] == 2
+                        self.several[depth][kind] += novel and entry[1] == 1
+                if known is None:
+                    entry[3][outcome] = [reward, reward]
+                elif novel or not known[0] <= reward <= known[1]:
+                    known[:] = min(known[0], reward), max(known[1], reward)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "counts": np.array([self.twice, self.several]),
+            "tables": [_packed(table) for table in self.tables],
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any], /) -> None:
+        self.twice, self.several = np.array(state_dict["counts"], np.int64).reshape(2, DEPTHS, 2).tolist()
+        self.tables = [_unpacked(packed) for packed in state_dict["tables"]]
+
+
+def agrees(known: list[float] | None, reward: float) -> bool:
+    """Whether a reward is among the known ones, within the differences between those.
+
+    >>> agrees([1.0, 1.0], 1.0), agrees([1.0, 1.0], 0.9), agrees([0.8, 1.0], 0.7), agrees(None, 1.0)
+    (True, False, True, False)
+    """
+    if known is None:
+        return False
+    low, high = known
+    width = high - low + 1e-4 * (abs(low) + abs(high))
+    return low - width <= reward <= high + width
+
+
+def _packed(table: dict[int, Entry]) -> dict[str, np.ndarray]:
+    entries = list(table.values())
+    outcomes = [(k, *bounds) for entry in entries for k, bounds in entry[3].items()]
+    return {
+        "key": np.array(list(table), np.uint64).view(np.int64),
+        "counts": np.array([[e[0], e[1], e[2], len(e[3])] for e in entries], np.int64).reshape(-1, 4),
+        "outcome": np.array([k for k, _, _ in outcomes], np.uint64).view(np.int64),
+        "reward": np.array([bounds for _, *bounds in outcomes], np.float64).reshape(-1, 2),
+    }
+
+
+def _unpacked(packed: dict[str, Any]) -> dict[int, Entry]:
+    key, outcome = (np.asarray(packed[name]).view(np.uint64).tolist() for name in ("key", "outcome"))
+    counts, reward = (np.asarray(packed[name]).tolist() for name in ("counts", "reward"))
+    table: dict[int, Entry] = {}
+    place = 0
+    for name, (visits, novel, event, size) in zip(key, counts, strict=True):
+        found = zip(outcome[place : place + size], reward[place : place + size], strict=True)
+        table[name] = [visits, novel, bool(event), dict(found)]
+        place += size
+    if place != len(outcome):
+        raise ValueError(f"{len(outcome)} outcomes were saved; expected {place} by the counts")
+    return table
+
+
+Floats = npt.NDArray[np.float32]
+CAPACITY = 2048
+FIRST_FIT = 256  # rows before anything is said
+NEAREST = 5  # rows whose outcomes are looked at
+REGION = 12  # rows that tell how often such steps contradict their own task
+APART = 8  # rows of one trajectory are no neighbours of each other
+REACH = 3.0  # a step is comparable within so many typical distances of the fifth neighbour
+SLACK = 2.0  # on how much outcomes usually differ over a distance
+USUAL = 0.97  # quantile of that
+PRIOR = 3.0  # rows that the task's own rate of contradictions counts for in a region
+MOST_NEAR_EVIDENCE = 3.0  # of one step
+GENERATOR = 0x6E6561
+
+
+class Compared(NamedTuple):
+    """Steps beside their nearest rows."""
+
+    rows: npt.NDArray[np.int64]  # (B, REGION), the nearest first
+    distance: Floats  # (B, NEAREST)
+    dynamics: Floats  # (B, NEAREST), how much outcomes differ
+    reward: Floats  # (B, NEAREST)
+    same_end: BoolArray  # (B, NEAREST)
+
+
+class NearIndex:
+    """A uniform sample of a task's rows, and how much outcomes of neighbours usually differ.
+
+    Distances are between observations, with actions of a Box, each number in units of its deviation;
+    discrete actions must be equal. Among its five nearest rows a step finds one whose outcome (change of the
+    observation, reward, end) differs by no more than such a distance explains, or it contradicts the task.
+    How often its neighbours contradicted their own task decides how much that means.
+    """
+
+    def __init__(self, changed: float) -> None:
+        self.changed = changed
+        self.seen = 0
+        self.next_fit = FIRST_FIT
+        self._rng = own_generator(0, GENERATOR)
+        self._rows: dict[str, np.ndarray] = {}
+        self._fitted: dict[str, Any] = {}
+
+    @property
+    def count(self) -> int:
+        return min(self.seen, CAPACITY)
+
+    def judge(self, steps: Steps, event: BoolArray, stride: int) -> Judgement:
+        made = Judgement.silent(len(steps), 2)
+        looked = np.arange(0, len(steps), stride)
+        if not self._fitted or not len(looked):
+            return made
+        columns = _columns(steps[looked], event[looked])
+        found = self._compare(columns)
+        near = found.distance[:, -1] <= self._fitted["radius"]
+        wrong = near & ~self._agrees(found)
+        rows, prior = self._rows, PRIOR * self._fitted["rate"]
+        known = rows["known"][found.rows].sum(1)
+        usual = (rows["wrong"][found.rows].sum(1) + prior) / (known + PRIOR)
+        usual[~near] = np.nan
+        rare = self._rare(columns, found)
+        among_events = np.maximum(usual, self._fitted["event_rate"])
+        for k, (told, rate) in enumerate(((near, usual), (rare, among_events))):
+            evidence = log_ratio(wrong, rate, changed=self.changed, most=MOST_NEAR_EVIDENCE)
+            made.evidence[k, looked] = evidence * told
+        made.comparable[looked], made.contradicts[looked] = near, wrong
+        return made
+
+    def learn(self, steps: Steps, event: BoolArray, judgement: Judgement) -> None:
+        columns = _columns(steps, event)
+        columns |= {"wrong": judgement.contradicts, "known": judgement.comparable}
+        time = columns["time"] = self.seen + np.arange(len(steps))
+        if not self._rows:
+            shapes = ((name, (CAPACITY, *column.shape[1:]), column.dtype) for name, column in columns.items())
+            self._rows = {name: np.zeros(shape, dtype) for name, shape, dtype in shapes}
+        place = np.where(time < CAPACITY, time, (self._rng.random(len(time)) * (time + 1)).astype(np.int64))
+        kept = np.flatnonzero(place < CAPACITY)
+        for name, column in columns.items():
+            self._rows[name][place[kept]] = column[kept]
+        self.seen += len(steps)
+        if self._fitted:
+            self._scale(place[kept])
+        if self.seen >= self.next_fit:
+            self._fit()
+            self.next_fit = self.seen * 2 if self.seen < CAPACITY else self.seen * 3 // 2
+
+    def _scale(self, places: np.ndarray) -> None:
+        """Write the scaled copies of some rows."""
+        fitted, rows = self._fitted, self._rows
+        x, y = self._scaled({name: rows[name][places] for name in ("x", "y", "action")})
+        fitted["x"][places], fitted["y"][places] = x, y
+        fitted["square"][places] = np.square(x).sum(1)
+
+    def _scaled(self, columns: dict[str, np.ndarray]) -> tuple[Floats, Floats]:
+        """What steps were in, and what followed, in units of its deviation."""
+        return columns["x"] / self._fitted["x_scale"], columns["y"] / self._fitted["y_scale"]
+
+    def _fit(self) -> None:
+        """Measure scales, typical distances and differences on the rows themselves."""
+        count, rows = self.count, self._rows
+        fitted = self._fitted = {name: np.zeros_like(rows[name]) for name in ("x", "y")}
+        for name in ("x", "y"):
+            values = rows[name][:count]
+            floor = 1e-6 * (1.0 + np.abs(values).max(0))
+            fitted[f"{name}_scale"] = values.std(0) + floor.astype(np.float32)
+        fitted["square"] = np.zeros(CAPACITY, np.float32)
+        self._scale(np.arange(count))
+        pieces = [
+            self._compare({name: column[low : min(low + 256, count)] for name, column in rows.items()})
+            for low in range(0, count, 256)
+        ]
+        found = Compared(*(np.concatenate(part) for part in zip(*pieces, strict=True)))
+        farthest = found.distance[:, -1]
+        there = np.isfinite(farthest)
+        if not there.any():  # fewer than five rows of any action
+            self._fitted = {}
+            return
+        fitted["least"] = float(0.5 * np.median(found.distance[there, 0])) + 1e-6
+        fitted["radius"] = REACH * float(np.quantile(farthest[there], 0.75)) + 1e-6
+        near = farthest <= fitted["radius"] / 2  # the neighbourhood that tolerances are measured in
+        over = found.distance[near] + fitted["least"]
+        for name in ("dynamics", "reward"):
+            smallest = (getattr(found, name)[near] / over).min(1)
+            fitted[name] = SLACK * float(np.quantile(smallest, USUAL)) + 1e-6
+        near = farthest <= fitted["radius"]
+        wrong = near & ~self._agrees(found)
+        rows["wrong"][:count], rows["known"][:count] = wrong, near
+        rare = near & self._rare(rows, found)
+        fitted["rate"] = float((wrong.sum() + 1) / (near.sum() + 20))
+        fitted["event_rate"] = float(((wrong & rare).sum() + 1) / (rare.sum() + 20))
+
+    def _rare(self, columns: dict[str, np.ndarray], found: Compared) -> BoolArray:
+        """Whether a step or one of its nearest rows is an event."""
+        own = columns["event"][: len(found.rows)]
+        made: BoolArray = own | self._rows["event"][found.rows[:, :NEAREST]].any(1)
+        return made
+
+    def _agrees(self, found: Compared) -> BoolArray:
+        fitted = self._fitted
+        over = found.distance + fitted["least"]
+        close = (found.dynamics <= fitted["dynamics"] * over) & (found.reward <= fitted["reward"] * over)
+        agreed: BoolArray = (close & found.same_end).any(1)
+        return agreed
+
+    def _compare(self, columns: dict[str, np.ndarray]) -> Compared:
+        """Steps beside the rows that are kept; columns with their ``time`` are such rows themselves."""
+        fitted, rows, count = self._fitted, self._rows, self.count
+        x, y = self._scaled(columns)
+        squares = np.square(x).sum(1)[:, None] + fitted["square"][:count] - 2 * x @ fitted["x"][:count].T
+        squares = np.maximum(squares, 0.0)  # (B, count)
+        squares[columns["action"][:, None] != rows["action"][:count]] = np.inf
+        if "time" in columns:
+            squares[np.abs(columns["time"][:, None] - rows["time"][:count]) < APART] = np.inf
+        nearest = torch.topk(torch.from_numpy(squares), min(REGION, count), largest=False)
+        places = nearest.indices.numpy()
+        five = places[:, :NEAREST]
+        apart = np.abs(y[:, None] - fitted["y"][five])  # (B, NEAREST, outcomes)
+        return Compared(
+            places,
+            np.sqrt(nearest.values.numpy()[:, :NEAREST]),
+            np.sqrt(np.square(apart[..., :-1]).mean(-1)),
+            apart[..., -1],
+            columns["terminated"][:, None] == rows["terminated"][five],
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "seen": self.seen,
+            "next_fit": self.next_fit,
+            "rng": self._rng.bit_generator.state,
+            "rows": {name: column.copy() for name, column in self._rows.items()},
+            "fitted": {k: v.copy() if isinstance(v, np.ndarray) else v for k, v in self._fitted.items()},
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any], /) -> None:
+        self._rng.bit_generator.state = dict(state_dict["rng"])
+        self.seen, self.next_fit = int(state_dict["seen"]), int(state_dict["next_fit"])
+        self._rows = {name: np.array(column) for name, column in state_dict["rows"].items()}
+        self._fitted = {
+            name: value if isinstance(value, float) else np.array(value)
+            for name, value in state_dict["fitted"].items()
+        }
+
+
+def _columns(steps: Steps, event: BoolArray) -> dict[str, np.ndarray]:
+    """What is compared: x (B, X) what a step was in, y (B, Y) what followed, its reward last."""
+    count = len(steps)
+    before = steps.observation.reshape(count, -1).astype(np.float32)
+    after = steps.next_observation.reshape(count, -1).astype(np.float32)
+    discrete = steps.action.ndim == 1 and steps.action.dtype.kind in "biu"
+    actions = [] if discrete else [steps.action.reshape(count, -1).astype(np.float32)]
+    return {
+        "x": np.concatenate([before, *actions], axis=1),
+        "y": np.concatenate([after - before, steps.reward[:, None]], axis=1),
+        "action": steps.action.astype(np.int64) if discrete else np.zeros(count, np.int64),
+        "terminated": steps.terminated,
+        "event": event,
+    }

@@ -1,19 +1,19 @@
-"""`ChangeFinder`: follows a stream of rows, and finds when their task changed and to which."""
+"""`ChangeFinder`: when has the task of a stream changed, and to which? `Familiarity`: is it any known one?"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 
-from owlrl.changes.base import Detector, Judgement
-from owlrl.changes.steps import History, Steps
+from owlrl.changes.base import Detector, History, Judgement, Steps
 from owlrl.types import Transitions
 
-__all__ = ["Change", "ChangeFinder"]
+__all__ = ["Change", "ChangeFinder", "Familiarity"]
 
 MOST_HELD = 2048  # rows under suspicion at most
 NEWEST = 128  # rows that are held without suspicion: a task that learned them would know them
@@ -316,3 +316,59 @@ def _part(judgement: Judgement, rows: slice) -> Judgement:
     return Judgement(
         judgement.evidence[:, rows], judgement.comparable[rows], judgement.contradicts[rows], which
     )
+
+
+class Familiarity:
+    """Sums up, for each task and environment, the evidence against the task.
+
+    Args:
+        detector: knows the tasks.
+        tasks: the tasks to compare with.
+
+    >>> import torch
+    >>> from owlrl.changes import Contradiction, Familiarity, History
+    >>> from owlrl.types import Transitions
+    >>> state = torch.arange(400.0) % 8
+    >>> def rows(pays):
+    ...     return Transitions(state, state.long() * 0, (state == pays).float(), (state + 1) % 8, state < 0,
+    ...                        torch.ones(400))
+    >>> detector = Contradiction()
+    >>> for pays in (2, 3):
+    ...     detector.learn(f"pays at {pays}", History().follow(rows(pays)))
+    >>> familiarity = Familiarity(detector, ["pays at 2", "pays at 3"])
+    >>> for pays in (3, 5):
+    ...     familiarity.reset(1)
+    ...     for step in range(8):
+    ...         familiarity.observe(rows(pays)[step : step + 1])
+    ...     print(familiarity.unfamiliar > 0.9)
+    [False]
+    [ True]
+    """
+
+    def __init__(self, detector: Detector, tasks: Sequence[str]) -> None:
+        self.detector = detector
+        self.tasks = list(tasks)
+        self.reset(1)
+
+    def reset(self, num_envs: int, mask: np.ndarray | None = None) -> None:
+        """Forget what was seen; with ``mask`` (E,) only in the environments marked true."""
+        if mask is None:
+            self._sums = np.zeros((len(self.tasks), num_envs))
+            self._history = History()
+        else:
+            self._sums[:, mask] = 0.0
+
+    def observe(self, rows: Transitions, mask: np.ndarray | None = None) -> None:
+        """Process a step of each environment; ``mask`` (E,) leaves out those without one."""
+        env = np.arange(len(rows)) if mask is None else np.flatnonzero(mask)
+        if not len(env):
+            return
+        steps = self._history.follow(rows[torch.from_numpy(env)])
+        for sums, task in zip(self._sums, self.tasks, strict=True):
+            sums[env] = np.maximum(0.0, sums[env] + self.detector.judge(task, steps).evidence[0])
+
+    @property
+    def unfamiliar(self) -> np.ndarray:
+        """The probability that no task explains what was seen: (E,)."""
+        made: np.ndarray = 1.0 - np.exp(-self._sums.min(axis=0))
+        return made

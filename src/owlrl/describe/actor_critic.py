@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from owlrl._arguments import Arguments
-from owlrl.describe.base import DescribedLearner, Preprocess
+from owlrl.describe.base import DescribedLearner, HeadedNetwork, Preprocess, Trained, ownership_problems
+from owlrl.describe.given import kind_of
 from owlrl.describe.outputs import (
     CriticOutput,
     Deterministic,
@@ -25,7 +26,6 @@ from owlrl.describe.outputs import (
     policy_information,
 )
 from owlrl.describe.temperature import TaskTemperature
-from owlrl.describe.trained import HeadedNetwork, Trained, kind_of, ownership_problems
 from owlrl.errors import OwlTypeError, OwlValueError
 from owlrl.heads.modes import eval_mode, probing
 from owlrl.heads.promote import joined

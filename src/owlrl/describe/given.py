@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from owlrl.describe.trained import kind_of
 from owlrl.errors import OwlTypeError, OwlValueError, raise_problems
 from owlrl.protocols import MultiHead, OffPolicyLearner, Stateful, TaskReplay, missing_members
 from owlrl.types import Transitions
@@ -25,6 +24,7 @@ ADAPTERS = {
     "sbx": "owlrl.adapters.sb3",
     "stable_baselines3": "owlrl.adapters.sb3",
 }
+JAX = ("flax", "haiku", "equinox", "jax", "jaxlib", "sbx")
 MANY = 20  # missing members: such an object was not meant to be a learner
 # what the ReplayBuffer of Stable-Baselines3 and its copies in scripts have in common
 BUFFER_PARTS = (
@@ -219,6 +219,17 @@ def trial_problems(learner: OffPolicyLearner, rows: Transitions) -> list[str]:
             answer = partial(lambda c, of: of(c.network(*c.inputs, head=c.head), *c.targets), c, of)
             attempt(f"the {part} of network {name!r} in consolidation", answer, count)
     return found
+
+
+def kind_of(item: object) -> str:
+    """The kind of an object, for a message; JAX models are named as such."""
+    if isinstance(item, type):
+        return f"the class {item.__name__}"
+    libraries = {base.__module__.partition(".")[0] for base in type(item).__mro__}
+    found = next((name for name in JAX if name in libraries), None)
+    own = type(item).__name__
+    name = f"an {own}" if own[0] in "aeiouAEIO" else f"a {own}"
+    return name if found is None else f"{name} of {found}, a JAX library, and owlrl works with torch modules"
 
 
 def _adapter(item: Any) -> ModuleType | None:

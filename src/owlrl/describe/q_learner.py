@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from owlrl._arguments import Arguments
-from owlrl.describe.base import DescribedLearner, Preprocess
-from owlrl.describe.trained import Trained
+from owlrl.describe.base import DescribedLearner, Preprocess, Trained
 from owlrl.heads.modes import eval_mode, probing
 from owlrl.protocols import Consolidation, Stateful
 from owlrl.td import double_q_value, max_q_value, taken, td_target
@@ -151,7 +150,7 @@ replay=ListReplay, tasks=[])
             return []
         with torch.no_grad(), probing(self.q):
             answer = self._trained["q"].ask(example)
-        actions, kind = self._num_actions, type(answer).__name__
+        actions, kind = getattr(self.replay, "num_actions", None), type(answer).__name__
         wrong = ""
         if not isinstance(answer, Tensor):
             several = f"{len(answer)} things" if isinstance(answer, tuple | list) else f"a {kind}"

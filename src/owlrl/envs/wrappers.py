@@ -15,12 +15,11 @@ from gymnasium.envs.classic_control import CartPoleEnv
 from gymnasium.utils import RecordConstructorArgs
 from minigrid.minigrid_env import MiniGridEnv
 
-from owlrl._arguments import Arguments
+from owlrl._arguments import Arguments, restored_generator
 from owlrl.envs.grid_levels import position
 from owlrl.envs.table import TabulatedEnv
 from owlrl.envs.vector import AnyEnv
 from owlrl.errors import OwlStateError, OwlTypeError, OwlValueError
-from owlrl.replay._rows import restored_generator
 
 __all__ = ["CountBonus", "Resumable", "ScaleGoalReward", "SwapActions", "WeakPush"]
 

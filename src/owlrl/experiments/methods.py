@@ -284,7 +284,7 @@ class _OwlLearned(Learned):
             load_model_state(self.model, state_dict["own"], envs[task])
         self.owl.load_state_dict(dict(state_dict["owl"]))
         if is_sb3(self.model):
-            from owlrl.adapters.sb3.whole import put_back
+            from owlrl.adapters.sb3.state import put_back
 
             for name in self.owl.tasks:
                 envs[name] = put_back(self.model, envs[name])
@@ -402,14 +402,14 @@ def _rehearsal_like(replay: Any) -> RehearsalReplay:
 
 
 def _buffer_state(buffer: Any) -> dict[str, Any]:
-    from owlrl.adapters.sb3.whole import buffer_state
+    from owlrl.adapters.sb3.state import buffer_state
 
     return buffer_state(buffer)
 
 
 def _like(buffer: Any, state: Mapping[str, Any]) -> Any:
     """Another Stable-Baselines3 buffer of the same kind, with the rows of ``state`` alone."""
-    from owlrl.adapters.sb3.whole import load_buffer_state
+    from owlrl.adapters.sb3.state import load_buffer_state
 
     kept = copy.copy(buffer)
     load_buffer_state(kept, state, cut=True)

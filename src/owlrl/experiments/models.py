@@ -167,7 +167,7 @@ def train_model(
 
 
 def _train_sb3(model: Any, env: Any, steps: int, watch: Watch, *, restart: bool) -> None:
-    from owlrl.adapters.sb3.whole import at_border
+    from owlrl.adapters.sb3.state import at_border
 
     if env is not None:
         model.set_env(env)
@@ -219,7 +219,7 @@ def model_state(model: Any) -> dict[str, Any]:
     True
     """
     if is_sb3(model):
-        from owlrl.adapters.sb3 import whole
+        from owlrl.adapters.sb3 import state as whole
 
         return whole.model_state(model)
     if all(callable(getattr(model, name, None)) for name in ("state_dict", "load_state_dict")):
@@ -244,7 +244,7 @@ def load_model_state(model: Any, state: Mapping[str, Any], env: Any) -> None:
     10
     """
     if is_sb3(model):
-        from owlrl.adapters.sb3 import whole
+        from owlrl.adapters.sb3 import state as whole
 
         model.set_env(whole.put_back(model, env))
         whole.load_model_state(model, state)

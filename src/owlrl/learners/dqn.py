@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from owlrl.acting.stepping import Steps
+from owlrl.acting.episodes import Steps
 from owlrl.describe.given import as_env
 from owlrl.describe.q_learner import QLearner
 from owlrl.errors import OwlTypeError, OwlValueError, raise_problems
@@ -24,7 +24,7 @@ from owlrl.learners.encoders import GridMLP, check_cells, default_trunk
 from owlrl.learners.loop import DescribedLoop, EpsilonSchedule, LearningLoop, TaskLoop
 from owlrl.protocols import Stateful
 from owlrl.replay import TaskScopedReplay
-from owlrl.replay._rows import spaces_of
+from owlrl.replay.ring import spaces_of
 from owlrl.td import double_q_value, max_q_value, taken, td_target
 from owlrl.types import Transitions
 

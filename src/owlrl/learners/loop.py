@@ -18,15 +18,15 @@ from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 from typing_extensions import Self
 
-from owlrl._arguments import Arguments, own_generator
-from owlrl.acting.stepping import Stepper, Steps
+from owlrl._arguments import Arguments, own_generator, restored_generator
+from owlrl.acting.episodes import Stepper, Steps
 from owlrl.describe.base import DescribedLearner
 from owlrl.describe.given import as_env
 from owlrl.errors import NonFiniteError, install_hint, raise_problems
 from owlrl.learners.compiled import CompiledStep
 from owlrl.learners.config import DQNConfig, SACConfig
 from owlrl.protocols import Stateful
-from owlrl.replay._rows import restored_generator, spaces_of
+from owlrl.replay.ring import spaces_of
 from owlrl.types import Transitions
 
 __all__ = ["EpsilonSchedule"]

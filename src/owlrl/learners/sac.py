@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from owlrl.describe.actor_critic import ActorCriticLearner
+from owlrl.describe.base import Trained
 from owlrl.describe.given import as_env
 from owlrl.describe.outputs import ActionBox, GaussianQ
 from owlrl.describe.temperature import TaskTemperature
-from owlrl.describe.trained import Trained
 from owlrl.errors import OwlTypeError
 from owlrl.gaussian import gaussian_nll
 from owlrl.learners.compiled import ActiveParameters, CompiledStep, check_compiles
@@ -26,7 +26,7 @@ from owlrl.learners.gaussian import GaussianActor, GaussianCritics
 from owlrl.learners.loop import DescribedLoop, LearningLoop, TaskLoop
 from owlrl.protocols import Stateful
 from owlrl.replay import TaskScopedReplay
-from owlrl.replay._rows import spaces_of
+from owlrl.replay.ring import spaces_of
 from owlrl.td import soft_value, td_target
 from owlrl.types import Transitions
 

@@ -8,7 +8,6 @@ networks see.
 from __future__ import annotations
 
 from owlrl.memory.scaling import Scaling
-from owlrl.memory.task_memories import TaskMemories
-from owlrl.memory.task_memory import TaskMemory
+from owlrl.memory.task_memory import TaskMemories, TaskMemory
 
 __all__ = ["Scaling", "TaskMemories", "TaskMemory"]

@@ -44,6 +44,24 @@ def quotas(capacity: int, seen: Sequence[int] | np.ndarray) -> list[int]:
     return [rows if rows >= 0 else part[stratum] for stratum, rows in enumerate(quota)]
 
 
+def majority_vote(common: float, votes: int, rewards: list[float]) -> tuple[float, int]:
+    """The most common reward after some more (Boyer and Moore): right whenever it is more than half of all.
+
+    >>> majority_vote(0.0, 1, [1.0, 1.0, 1.0])
+    (1.0, 2)
+    """
+    if rewards.count(common) == len(rewards):
+        return common, votes + len(rewards)
+    for reward in rewards:
+        if reward == common:
+            votes += 1
+        elif votes:
+            votes -= 1
+        else:
+            common, votes = reward, 1
+    return common, votes
+
+
 class Reservoir:
     """Segments with the smallest random keys of each stratum, as many as its quota of rows holds.
 
@@ -62,8 +80,7 @@ class Reservoir:
         self.rng = rng
         self.seen, self.kept = np.zeros((2, len(STRATA)), np.int64)  # rows per stratum, offered and kept
         self._threshold = np.ones(len(STRATA))
-        # the most common reward by majority vote (Boyer and Moore): right whenever it is more than half
-        self._common, self._votes = 0.0, 0
+        self._common, self._votes = 0.0, 0  # the most common reward, by `majority_vote`
         self._offered, self._uncommon = 0, 0  # segments, and those with an uncommon reward
         self._table = {name: np.zeros(0, dtype) for name, dtype in TABLE.items()}  # in order of arrival
         self._used = 0  # positions
@@ -127,19 +144,8 @@ class Reservoir:
         for place, length in enumerate(lengths):
             mine = rewards[begin : begin + length]
             begin += length
-            common, votes = self._common, self._votes
-            if mine.count(common) == length:
-                votes += length
-            else:
-                for reward in mine:
-                    if reward == common:
-                        votes += 1
-                    elif votes:
-                        votes -= 1
-                    else:
-                        common, votes = reward, 1
-            self._common, self._votes = common, votes
-            uncommon = mine.count(common) < length
+            self._common, self._votes = majority_vote(self._common, self._votes, mine)
+            uncommon = mine.count(self._common) < length
             self._offered += 1
             self._uncommon += uncommon
             rare = uncommon and RARE * self._uncommon <= self._offered

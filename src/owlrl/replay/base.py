@@ -12,12 +12,11 @@ import numpy.typing as npt
 import torch
 from typing_extensions import Self
 
-from owlrl._arguments import Arguments, own_generator
+from owlrl._arguments import Arguments, own_generator, restored_generator
 from owlrl.errors import NonFiniteError, OwlStateError, OwlTypeError, raise_problems
-from owlrl.replay._rows import RowSpec, array_spec, as_array, restored_generator, spaces_of
-from owlrl.replay.ring import FrameRing
+from owlrl.replay.ring import FrameRing, Rows, RowSpec, array_spec, spaces_of
 from owlrl.replay.samplers import Sampler, UniformSampler
-from owlrl.types import Transitions
+from owlrl.types import Transitions, as_array
 
 __all__ = ["RingReplay"]
 
@@ -284,18 +283,10 @@ n_step=1, warm_start=50000, stored={})
         *,
         mask: object | None = None,
     ) -> None:
-        """Store one transition of each environment: as `add`, with a first axis of ``num_envs``.
+        """Store one transition of each environment: as `add`, each with a first axis of ``num_envs``.
 
-        Args:
-            observation: ``(E, *observation shape)``.
-            action: ``(E, *action shape)``.
-            reward: (E,).
-            next_observation: ``(E, *observation shape)``.
-            terminated: (E,) bool.
-            truncated: (E,) bool.
-            mask: (E,) bool, the environments whose row is stored; all by default. With vector
-                environments that reset in the step after an episode's end, pass the
-                environments whose episode had not ended in the step before.
+        ``mask`` (E,) bool says which environments' rows are stored; all by default. With vector environments
+        that reset in the step after an episode's end, pass those whose episode had not ended before.
         """
         where = f"{type(self).__name__}.add_batch"
         lanes = self._lanes
@@ -348,16 +339,13 @@ n_step=1, warm_start=50000, stored={})
 
     def put(self, rows: Transitions) -> None:
         """Store rows that `take_back` returned; they are not new."""
-        names = ("observation", "action", "reward", "next_observation", "terminated", "truncated")
-        columns = {name: as_array(getattr(rows, name)) for name in names}
+        columns = [as_array(getattr(rows, name)) for name in Rows._fields]
         env = np.zeros(len(rows), np.int64) if rows.env is None else as_array(rows.env)
         lanes = [np.flatnonzero(env == lane) for lane in range(self.num_envs)]
         for turn in range(max(map(len, lanes))):
             these = np.array([lane[turn] for lane in lanes if turn < len(lane)])
-            wide = {name: np.zeros((self.num_envs, *c.shape[1:]), c.dtype) for name, c in columns.items()}
-            for name, column in columns.items():
-                wide[name][env[these]] = column[these]
-            self.add_batch(*wide.values(), mask=np.isin(self._lanes, env[these]))
+            stored = Rows(*(column[these] for column in columns))
+            self._store.draw.changed(*self._store.ring.add(env[these], stored))
         self._look()
 
     def update_priorities(self, index: np.ndarray, priorities: object) -> None:

@@ -20,12 +20,12 @@ from owlrl._arguments import Arguments
 from owlrl.adapters.sb3.envs import TaskEnvs, VectorEnvView, actions_in
 from owlrl.adapters.sb3.replay import ObservationRows, SB3Replay
 from owlrl.adapters.sb3.rollouts import Rollouts
-from owlrl.adapters.sb3.state import TaskParameter, TaskState
-from owlrl.adapters.sb3.whole import one_head
+from owlrl.adapters.sb3.state import TaskParameter, TaskState, one_head
 from owlrl.describe.actor_critic import ActorCriticLearner
+from owlrl.describe.base import Trained
+from owlrl.describe.given import kind_of
 from owlrl.describe.outputs import ActionBox, Deterministic, ScaledActions, TanhGaussian
 from owlrl.describe.q_learner import QLearner
-from owlrl.describe.trained import Trained, kind_of
 from owlrl.errors import OwlTypeError, OwlValueError
 from owlrl.heads.promote import NetworkView
 from owlrl.memory import Scaling

@@ -16,12 +16,12 @@ from stable_baselines3.common.vec_env import VecNormalize
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 from torch import Tensor
 
+from owlrl._arguments import restored_generator
 from owlrl.adapters.buffers import BufferReplay, Kept, _Mark, refill
 from owlrl.adapters.sb3.envs import TaskEnvs, actions_in, was_reset
 from owlrl.adapters.sb3.rollouts import Rollouts
 from owlrl.adapters.sb3.state import TaskState, last_seen, see_again
 from owlrl.errors import OwlTypeError, OwlValueError
-from owlrl.replay._rows import restored_generator
 
 __all__ = ["SB3Replay"]
 
@@ -49,14 +49,6 @@ class SB3Replay(BufferReplay):
     A new one, since some kinds of buffers still reach rows of the old task after ``reset``. The model's
     environment changes at the same moment. Samples are what the networks see, new rows are raw; actions
     are in the environment's units.
-
-    Args:
-        model: the model, whose ``learn`` continues writing to ``model.replay_buffer``.
-        envs: the tasks' environments.
-        state: what else is kept per task.
-        observations: how observations lie in rows.
-        rollouts: where the model's ``learn`` is.
-        warm_start: steps kept of each task for a revisit, over all environments; 0 keeps none.
 
     >>> from stable_baselines3 import DQN
     >>> from owlrl import OwlWrapper
@@ -199,12 +191,7 @@ class SB3Replay(BufferReplay):
 
 
 class ObservationRows:
-    """How a space's observations lie in a tensor: as they are, dict observations flat, side by side.
-
-    Args:
-        space: the model's observation space.
-        device: where `prepare` puts rows.
-    """
+    """How a space's observations lie in a tensor: as they are, dict observations flat, side by side."""
 
     def __init__(self, space: spaces.Space[Any], *, device: torch.device | str = "cpu") -> None:
         self.space = space

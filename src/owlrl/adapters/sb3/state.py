@@ -1,27 +1,32 @@
-"""`TaskState`: what is kept per task of a Stable-Baselines3 model, besides the head."""
+"""The state of a Stable-Baselines3 model: what is kept per task besides the head, and all of it as data."""
 
 from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 from weakref import WeakSet
 
 import numpy as np
 import torch
 from gymnasium import spaces
+from stable_baselines3.common.buffers import ReplayBuffer
+from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.policies import BaseModel
 from stable_baselines3.common.running_mean_std import RunningMeanStd
+from stable_baselines3.common.save_util import recursive_getattr
 from stable_baselines3.common.utils import LinearSchedule
-from stable_baselines3.common.vec_env import VecNormalize
-from torch import nn
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from owlrl._arguments import restored_generator
 from owlrl.adapters.sb3.envs import actions_in
-from owlrl.adapters.sb3.rollouts import Rollouts
-from owlrl.replay._rows import restored_generator
+from owlrl.adapters.sb3.rollouts import ATTRIBUTE, Rollouts
+from owlrl.heads.growth import all_parameters
+from owlrl.protocols import MultiHead
 
 __all__: list[str] = []
 
@@ -316,3 +321,138 @@ def _running(env: VecNormalize) -> dict[str, RunningMeanStd]:
     if isinstance(env.obs_rms, dict):
         return {**found, **{f"observation.{key}": rms for key, rms in env.obs_rms.items()}}
     return {**found, "observation": env.obs_rms}
+
+
+Callback = Callable[[], None]
+
+
+def at_border(model: OffPolicyAlgorithm, callback: Callback) -> Callback:
+    """Call ``callback()`` before each rollout of ``learn``, after all updates; the result stops it."""
+    return _rollouts(model).at_start(callback)
+
+
+def model_state(model: OffPolicyAlgorithm) -> dict[str, Any]:
+    """Networks, optimizers, replay buffer, counters, generators, noise and where the episode stands.
+
+    What is taken at a border of ``learn`` (`at_border`) can be resumed exactly, with the environment
+    put back as it was.
+    """
+    _, tensors = model._get_torch_save_params()
+    numbers = {name: value for name, value in vars(model).items() if isinstance(value, int | float)}
+    assert model.replay_buffer is not None
+    return {
+        "parameters": model.get_parameters(),
+        "tensors": {name: recursive_getattr(model, name).detach() for name in tensors},
+        "numbers": numbers,
+        "buffer": buffer_state(model.replay_buffer),
+        "seen": last_seen(model),
+        "actions": model.action_space.np_random.bit_generator.state,
+    }
+
+
+def one_head(
+    model: OffPolicyAlgorithm, parameters: Mapping[str, Any], networks: Mapping[str, MultiHead]
+) -> dict[str, Any]:
+    """``model.get_parameters()`` with the active head alone, under the names of a plain model."""
+    taken: dict[int, Tensor] = {}  # by the id of a first head's parameter: the active head's
+    extra: set[int] = set()
+    for network in networks.values():
+        heads = [list(network.head_parameters(k).values()) for k in range(network.num_heads)]
+        taken |= {id(p): own for p, own in zip(heads[0], heads[network.pointer.head], strict=True)}
+        extra |= {id(p) for head in heads[1:] for p in head}
+        active = network.pointer.head
+    found = {}
+    for name, state in parameters.items():
+        item = recursive_getattr(model, name)
+        if isinstance(item, Optimizer):
+            found[name] = _one_head_optimizer(item, state, taken, extra)
+            continue
+        mine = f"extra_heads.{active - 1}."
+        own = {key.replace(mine, ""): value for key, value in state.items() if mine in key}
+        found[name] = {key: own.get(key, value) for key, value in state.items() if "extra_heads." not in key}
+    return found
+
+
+def _one_head_optimizer(
+    optimizer: Optimizer, state: Mapping[str, Any], taken: Mapping[int, Tensor], extra: set[int]
+) -> dict[str, Any]:
+    """An optimizer's state with the active head's in place of the first head's, without other heads."""
+    order = all_parameters(optimizer)
+    place = {id(p): k for k, p in enumerate(order)}
+    kept = [k for k, p in enumerate(order) if id(p) not in extra]
+    number = {k: new for new, k in enumerate(kept)}
+    sources = {number[k]: place[id(taken.get(id(order[k]), order[k]))] for k in kept}
+    groups = [
+        {**group, "params": [number[k] for k in group["params"] if k in number]}
+        for group in state["param_groups"]
+    ]
+    states = {new: state["state"][k] for new, k in sources.items() if k in state["state"]}
+    return {"state": states, "param_groups": groups}
+
+
+def load_model_state(model: OffPolicyAlgorithm, state: Mapping[str, Any]) -> None:
+    """Continue from what `model_state` returned, with a model made in the same way, in its environment."""
+    model.set_parameters(dict(state["parameters"]), exact_match=True, device=model.device)
+    with torch.no_grad():
+        for name, value in state["tensors"].items():
+            recursive_getattr(model, name).copy_(value)
+    vars(model).update(state["numbers"])
+    assert model.replay_buffer is not None
+    load_buffer_state(model.replay_buffer, state["buffer"])
+    model.action_space._np_random = restored_generator(state["actions"])
+    if state["seen"] is not None:
+        see_again(model, _rollouts(model), state["seen"])
+
+
+def buffer_state(buffer: ReplayBuffer) -> dict[str, Any]:
+    """Numbers and arrays of a replay buffer; of arrays with a row per step only those in use."""
+    # one more than there are: a buffer that shares observations has the next one there
+    rows = buffer.buffer_size if buffer.full else min(buffer.pos + 1, buffer.buffer_size)
+
+    def cut(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: cut(part) for key, part in value.items()}
+        whole = isinstance(value, np.ndarray) and value.ndim and len(value) == buffer.buffer_size
+        return value[:rows].copy() if whole else copy.copy(value)
+
+    def is_kept(value: Any) -> bool:
+        parts = value.values() if isinstance(value, dict) else ()
+        return isinstance(value, int | float | np.ndarray) or any(isinstance(p, np.ndarray) for p in parts)
+
+    return {name: cut(value) for name, value in vars(buffer).items() if is_kept(value)}
+
+
+def load_buffer_state(buffer: ReplayBuffer, state: Mapping[str, Any], *, cut: bool = False) -> None:
+    """Put back what `buffer_state` returned; with ``cut`` arrays stay as short as they are."""
+
+    def put(own: Any, saved: Any) -> Any:
+        if isinstance(saved, Mapping):
+            return {key: put(own[key], part) for key, part in saved.items()}
+        if isinstance(saved, np.ndarray) and not cut:
+            own[: len(saved)] = saved
+            return own
+        return saved
+
+    for name, saved in state.items():
+        setattr(buffer, name, put(getattr(buffer, name), saved))
+
+
+def put_back(model: OffPolicyAlgorithm, env: Any) -> VecEnv:
+    """An environment in the middle of an episode, wrapped as the model would, without a reset."""
+    wrapped = model._wrap_env(env, verbose=0)
+    inner = wrapped.unwrapped
+    for each in inner.envs if isinstance(inner, DummyVecEnv) and inner is not env else ():
+        layer: Any = each
+        while layer is not None and layer is not env:
+            if isinstance(layer, Monitor) and layer.needs_reset:
+                layer.needs_reset, layer.rewards = False, []
+            layer = getattr(layer, "env", None)
+    return wrapped
+
+
+def _rollouts(model: OffPolicyAlgorithm) -> Rollouts:
+    """What follows the model's ``learn``."""
+    if not hasattr(model, ATTRIBUTE):
+        Rollouts(model).install()
+    found: Rollouts = getattr(model, ATTRIBUTE)
+    return found

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from owlrl import MultiHeadQ, Trained
-from owlrl.describe.trained import kind_of
+from owlrl.describe.given import kind_of
 from owlrl.errors import OwlStateError
 from owlrl.types import HeadPointer
 
