@@ -39,7 +39,7 @@ from owlrl.experiments import (
     study_runs,
     thousand,
 )
-from owlrl.experiments.comparison import plan_of_file
+from owlrl.experiments.comparison import file_work
 from owlrl.experiments.tasks import seeded_task
 from tests.experiments.helpers import tiny
 
@@ -339,7 +339,8 @@ def test_reproduce_prints_tables_and_failures(tmp_path, capsys, monkeypatch):
 
 def test_studies_that_are_modules_are_listed_with_their_methods_and_frames(tmp_path, capsys):
     listed = ["reproduce", "cheetah", "--list", "--seeds", "1", "--methods", "owl", "--output", str(tmp_path)]
-    first, second = plan_of_file(cheetah.__file__, seeds=1, methods=["owl"]).trials()
+    work, _ = file_work(cheetah.__file__, seeds=1, methods=["owl"])
+    first, second = (each.trial for each in work)
     first.write(tmp_path / "cheetah")
     (tmp_path / "cheetah" / f"{second.id}.jsonl").touch()  # no result
     assert main(listed) == 0

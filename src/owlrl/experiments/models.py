@@ -22,7 +22,6 @@ __all__ = [
     "described",
     "greedy_policy",
     "load_model_state",
-    "make_env",
     "model_state",
     "train_model",
 ]
