@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from itertools import chain, repeat
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -11,7 +14,7 @@ from owlrl.heads import MultiHeadQ
 from owlrl.regularizers import DistillationRegularizer
 from owlrl.regularizers.answers import CALM, CALM_FOR, RARELY, settling_loss
 from owlrl.regularizers.distillation import OF_VISIT, SETTLED
-from owlrl.regularizers.settling import settle
+from owlrl.regularizers.settling import CHECKED, settle
 from tests.regularizers.helpers import (
     ACTIONS,
     FEATURES,
@@ -23,34 +26,32 @@ from tests.regularizers.helpers import (
     weights,
 )
 
+DISTILLATION = sys.modules[DistillationRegularizer.__module__]
+
 
 def test_settle_goes_down_and_leaves_gradients_alone():
     weight, grad = nn.Parameter(torch.tensor([1.0, -1.0])), torch.tensor([5.0, 6.0])
     weight.grad = grad
-    loss = lambda: (weight - 0.9).square().sum()  # noqa: E731
-    start = loss().item()
-    assert settle([weight], loss, lambda: loss().item(), 50)
-    assert loss().item() < start and weight.grad is grad
+    assert settle([weight], lambda goal: (weight - goal).square().sum(), repeat(0.9), 50)
+    assert abs(weight[0].item() - 0.9) < 0.1 and weight[1].item() > -1.0 and weight.grad is grad
 
 
 @pytest.mark.parametrize("error", [None, KeyboardInterrupt])
 def test_settle_that_does_not_help_or_is_interrupted_changes_nothing(error):
     weight, calls = nn.Parameter(torch.tensor([1.0])), []
 
-    def loss() -> Tensor:
-        calls.append(1)
-        if error is not None and len(calls) == 3:
+    def loss(goal: float) -> Tensor:
+        calls.append(goal)
+        if error is not None and len(calls) == CHECKED + 3:
             raise error
-        return weight.square().sum()
+        return (weight - goal).square().sum()
 
-    def check() -> float:  # what is asked for is not what the loss makes better
-        return -weight.item()
-
+    batches = chain(repeat(2.0, CHECKED), repeat(0.0))  # what is asked for is not what makes it better
     if error is None:
-        assert not settle([weight], loss, check, 5) and len(calls) == 5
+        assert not settle([weight], loss, batches, 5) and len(calls) == 2 * CHECKED + 5
     else:
         with pytest.raises(error):
-            settle([weight], loss, check, 5)
+            settle([weight], loss, batches, 5)
     assert weight.item() == 1.0 and weight.grad is None
 
 
@@ -114,9 +115,7 @@ def test_short_visits_and_plain_penalties_do_not_settle(steps, strength):
 
 def test_steps_are_a_share_of_the_visit_and_bounded(monkeypatch):
     asked = []
-    monkeypatch.setattr(
-        "owlrl.regularizers.distillation.settle", lambda parameters, loss, check, steps: asked.append(steps)
-    )
+    monkeypatch.setattr(DISTILLATION, "settle", lambda parameters, loss, batches, steps: asked.append(steps))
     for steps in (40, OF_VISIT * SETTLED + 50):
         q, regularizer, *_ = learned(steps)
         regularizer.remember("b", {"q": context(q, 1, rows=50, seed=2)})
@@ -130,7 +129,7 @@ def test_an_interrupted_end_keeps_what_was_kept(monkeypatch):
     def broken(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("owlrl.regularizers.distillation.settle", broken)
+    monkeypatch.setattr(DISTILLATION, "settle", broken)
     with pytest.raises(KeyboardInterrupt):
         regularizer.remember("b", {"q": context(q, 1, rows=50, seed=2)})
     assert regularizer.tasks == ["a"]

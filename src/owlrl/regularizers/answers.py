@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import functional_call, grad_and_value
 
-from owlrl.errors import NonFiniteError, OwlValueError
+from owlrl.errors import NonFiniteError, OwlTypeError, OwlValueError
 from owlrl.heads.modes import eval_mode
 from owlrl.protocols import MultiHead
 from owlrl.regularizers.base import tensors_of, total_norm
@@ -188,3 +188,17 @@ def outputs_before_and_now(
             before: Tensor = functional_call(network.module, kept, inputs)
         now: Tensor = functional_call(network.module, fixed, inputs)
     return before, now
+
+
+def check_inputs(name: str, inputs: Sequence[Tensor], like: Sequence[Tensor]) -> None:
+    """Raise unless rows of the current task have the form of those that the network was remembered with."""
+    got, expected = ([(tuple(x.shape[1:]), x.dtype) for x in rows] for rows in (inputs, like))
+    if [_kind(x) for x in inputs] != [_kind(x) for x in like]:
+        raise OwlTypeError(
+            f'DistillationRegularizer: with states="current" the learner gave inputs of {got} for '
+            f"network {name!r}; expected {expected}, as when the task was remembered"
+        )
+
+
+def _kind(x: Tensor) -> tuple[object, ...]:
+    return (x.shape[1:], "floating" if x.is_floating_point() else x.dtype)

@@ -47,6 +47,11 @@ class Fused(NamedTuple):
     network: MultiHead
     heads: tuple[int, ...] = ()
 
+    @classmethod
+    def without_pull(cls, network: MultiHead, inputs: Callable[[], tuple[Any, ...]]) -> Fused:
+        """For a step that is not pulled: the same function as without a regularizer."""
+        return cls(None, lambda _, __, gradients: (gradients, []), inputs, lambda _: None, network)
+
 
 class Regularizer(ABC):
     """Base of all regularizers: write `remember` and `term`, and it works in `OwlWrapper`.

@@ -6,7 +6,6 @@ import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from itertools import islice
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from owlrl._arguments import Arguments, own_generator
-from owlrl.errors import OwlStateError, OwlTypeError, OwlValueError
+from owlrl.errors import OwlStateError, OwlValueError
 from owlrl.heads.growth import Owned
 from owlrl.heads.modes import eval_mode
 from owlrl.memory.task_memory import TaskMemory, gather_rows
@@ -28,6 +27,7 @@ from owlrl.regularizers.answers import (
     RARELY,
     answer_loss,
     answers,
+    check_inputs,
     comparable,
     differences,
     fused_pull,
@@ -58,7 +58,6 @@ DRIFTED = 10.0  # spreads: CartPole runs that keep everything reach 8 while they
 SETTLED = 500  # steps of the shared layers towards all stored outputs at the end of a task, at most,
 OF_VISIT = 4  # one for so many of the visit's own steps
 SETTLED_ROWS = 128  # rows of such a step
-CHECKED = 8  # batches of them that tell whether it helped
 FULL = 50  # notes of such a drift in a row that say that the trunk is full
 
 
@@ -188,7 +187,7 @@ class DistillationRegularizer(Regularizer):
         if name is None or self.strength is not None or self.states != "memory":
             return None
         if name in self._held and not self._is_due(name):
-            return Fused(None, _no_pull, partial(self._pass_by, name), _tell_nobody, self.networks[name])
+            return Fused.without_pull(self.networks[name], partial(self._pass_by, name))
         key = (self.networks[name].pointer.head, *map(id, parameters))
         if name not in self._fused or self._fused[name][0] != key:
             self._fused[name] = key, self._fused_for(name, parameters)
@@ -270,23 +269,16 @@ class DistillationRegularizer(Regularizer):
         return {**self._entry(name, head, torch.cat(pieces)), "version": memory.version}
 
     def _entry(self, name: str, head: int, outputs: Tensor) -> dict[str, Any]:
-        unit = output_spread(outputs, each=name.startswith(("actor", "critic")))
-        return {"head": head, "outputs": outputs, "unit": unit}
+        return {"head": head, "outputs": outputs, "unit": _unit(name, outputs)}
 
     def _weights(self, name: str, c: Consolidation) -> dict[str, Any]:
         """The task's head with the weights and buffers that compute it; of its inputs only the form."""
         outputs = answers(name, c.network, c.head, evenly(c.inputs, self.memory_size))
-        kept = {
-            **c.network.shared_parameters(),
-            **c.network.head_parameters(c.head),
-            **dict(c.network.module.named_buffers()),
-        }
-        return {
-            "head": c.head,
-            "unit": output_spread(outputs, each=name.startswith(("actor", "critic"))),
-            "weights": {key: tensor.detach().clone() for key, tensor in kept.items()},
-            "like": [x[:0].detach().clone() for x in c.inputs],
-        }
+        own = {**c.network.shared_parameters(), **c.network.head_parameters(c.head)}
+        kept = {**own, **dict(c.network.module.named_buffers())}
+        weights = {key: tensor.detach().clone() for key, tensor in kept.items()}
+        like = [x[:0].detach().clone() for x in c.inputs]
+        return {"head": c.head, "unit": _unit(name, outputs), "weights": weights, "like": like}
 
     def _set_kept(self, kept: dict[str, dict[str, Any]]) -> None:
         super()._set_kept(kept)
@@ -444,12 +436,7 @@ class DistillationRegularizer(Regularizer):
         replay = self.learner.replay
         rows = replay.sample(min(self.batch_size, len(replay)))
         inputs: tuple[Tensor, ...] = self.learner.inputs(name, rows)
-        got, expected = ([(tuple(x.shape[1:]), x.dtype) for x in rows] for rows in (inputs, like))
-        if [_kind(x) for x in inputs] != [_kind(x) for x in like]:
-            raise OwlTypeError(
-                f'DistillationRegularizer: with states="current" the learner gave inputs of {got} for '
-                f"network {name!r}; expected {expected}, as when the task was remembered"
-            )
+        check_inputs(name, inputs, like)
         return inputs
 
     @torch.no_grad()
@@ -489,31 +476,22 @@ class DistillationRegularizer(Regularizer):
         parameters = list({id(p): p for p in found if p.requires_grad}.values())
         if self.strength is not None or not steps or not parameters:
             return
-        batches = {name: self._all_rows(name) for name in names}
-        checked = {name: list(islice(batches[name], CHECKED)) for name in names}
 
-        def loss() -> Tensor:
-            return torch.stack([self._settling_loss(name, *next(batches[name])) for name in names]).sum()
-
-        @torch.no_grad()
-        def check() -> float:
-            parts = [self._settling_loss(name, *rows) for name in names for rows in checked[name]]
-            return float(torch.stack(parts).sum())
+        def loss(batch: tuple[tuple[Drawn, Rows], ...]) -> Tensor:  # of each network
+            pairs = ((self._output(name, *each), each[1]) for name, each in zip(names, batch, strict=True))
+            return torch.stack([settling_loss(out, rows.target, rows.factor) for out, rows in pairs]).sum()
 
         with torch.enable_grad():
-            settle(parameters, loss, check, steps)
+            settle(parameters, loss, zip(*map(self._all_rows, names), strict=True), steps)
 
     def _all_rows(self, name: str) -> Iterator[tuple[Drawn, Rows]]:
         """Rows of all tasks, batch after batch, without end."""
         parts = 1
         while True:
-            drawn = Drawn(-1, int(self._rng.integers(2**62)), parts, 0, parts)
-            drawn = self._drawn_rows(name, drawn, SETTLED_ROWS)
+            seed = int(self._rng.integers(2**62))
+            drawn = self._drawn_rows(name, Drawn(-1, seed, parts, 0, parts), SETTLED_ROWS)
             yield from ((drawn, rows) for rows in drawn.rows)
             parts = drawn.then
-
-    def _settling_loss(self, name: str, drawn: Drawn, rows: Rows) -> Tensor:
-        return settling_loss(self._output(name, drawn, rows), rows.target, rows.factor)
 
     # --- the pull ---
 
@@ -529,7 +507,7 @@ class DistillationRegularizer(Regularizer):
         return ()
 
     def _compared(self, name: str, drift: float = math.inf) -> int:
-        """Note that this step was compared, with what drift; the steps since the last time."""
+        """Note with what drift this step was compared; the steps since the last time."""
         self._calm[name] = self._calm.get(name, 0) + 1 if drift < CALM else 0
         return self._since.pop(name)
 
@@ -619,13 +597,5 @@ class DistillationRegularizer(Regularizer):
             self._relative[name] = torch.tensor(added / own if own else math.inf)
 
 
-def _no_pull(_: Any, _parameters: Any, gradients: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-    return gradients, []
-
-
-def _tell_nobody(_: Sequence[Tensor]) -> None:
-    pass
-
-
-def _kind(x: Tensor) -> tuple[object, ...]:
-    return (x.shape[1:], "floating" if x.is_floating_point() else x.dtype)
+def _unit(name: str, outputs: Tensor) -> Tensor:
+    return output_spread(outputs, each=name.startswith(("actor", "critic")))

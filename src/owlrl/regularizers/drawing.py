@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from owlrl.protocols import MultiHead
 from owlrl.regularizers.answers import comparable, placed, widened
 
-__all__ = ["Drawn", "Rows", "draw_rows"]
+__all__: list[str] = []
 
 MOST_TASKS = 16  # that one batch is drawn from: more would cost, and over time all have their turn
 MOST_TRAINED = 4  # and where heads are trained with the trunk

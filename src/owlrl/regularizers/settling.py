@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -11,37 +13,49 @@ from torch import Tensor, nn
 __all__ = ["settle"]
 
 RATE = 1e-3  # Adam's step size at the start; it falls to 0
+CHECKED = 8  # batches that tell whether it helped
+Batch = TypeVar("Batch")
 
 
 def settle(
-    parameters: Sequence[nn.Parameter], loss: Callable[[], Tensor], check: Callable[[], float], steps: int
+    parameters: Sequence[nn.Parameter],
+    loss: Callable[[Batch], Tensor],
+    batches: Iterator[Batch],
+    steps: int,
 ) -> bool:
-    """Make ``steps`` steps down a ``loss``; undo them unless ``check()`` is lower afterwards.
+    """Make ``steps`` steps down a ``loss``; undo them unless it is lower on the first batches afterwards.
 
     An Adam of its own makes the steps: gradients and the state of other optimizers stay as they are.
 
     Args:
         parameters: what is changed.
-        loss: computes the loss of the next batch, with gradient.
-        check: the same for rows that do not change, without.
+        loss: of a batch.
+        batches: one for each step, and eight before them.
         steps: how many.
 
-    >>> import torch
+    >>> import itertools, torch
     >>> from torch import nn
     >>> from owlrl.regularizers.settling import settle
     >>> weight = nn.Parameter(torch.tensor([0.5]))
-    >>> far = lambda: (weight - 0.4).square().sum()
-    >>> settle([weight], far, lambda: far().item(), 300), round(weight.item(), 2), weight.grad
-    (True, 0.4, None)
+    >>> settle([weight], lambda goal: (weight - goal).square().sum(), itertools.repeat(0.45), 300)
+    True
+    >>> round(weight.item(), 2), weight.grad
+    (0.45, None)
     """
+    checked = list(islice(batches, CHECKED))
+
+    @torch.no_grad()
+    def check() -> float:
+        return float(torch.stack([loss(batch) for batch in checked]).sum())
+
     before, gradients = check(), [p.grad for p in parameters]
     start = [p.detach().clone() for p in parameters]
     optimizer = torch.optim.Adam(parameters, lr=RATE)
     better = False
     try:
-        for k in range(steps):
+        for k, batch in enumerate(islice(batches, steps)):
             optimizer.param_groups[0]["lr"] = RATE * 0.5 * (1.0 + math.cos(math.pi * k / steps))
-            found = torch.autograd.grad(loss(), parameters, allow_unused=True)
+            found = torch.autograd.grad(loss(batch), parameters, allow_unused=True)
             for parameter, slope in zip(parameters, found, strict=True):
                 parameter.grad = slope
             optimizer.step()
