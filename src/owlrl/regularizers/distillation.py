@@ -353,13 +353,12 @@ class DistillationRegularizer(Regularizer):
         return drawn, rows
 
     def _drawn_rows(self, name: str, drawn: Drawn, size: int) -> Drawn:
-        network = self.networks[name]
         return draw_rows(
             drawn,
             size,
-            network,
+            self.networks[name],
             *self._held.get(name, ([], np.zeros(0, np.int64))),
-            entry_of=partial(self._entry_of, name, network=network),
+            entry_of=partial(self._entry_of, name, network=self.networks[name]),
             inputs_of=partial(self._inputs, name),
             trained=self.strength is not None,
         )
