@@ -1,4 +1,4 @@
-"""Long uses: flat memory, no foreign row, acting beside training, numbers that are not finite."""
+"""Long uses: flat memory, no foreign row, acting beside training."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 import torch
 from gymnasium import spaces
@@ -20,12 +18,9 @@ from stable_baselines3.common.buffers import ReplayBuffer
 from owlrl import ExpWeightsSelector, OwlWrapper, TaskScopedReplay
 from owlrl.adapters.buffers import BufferReplay
 from owlrl.adapters.lists import ListReplay
-from owlrl.errors import NonFiniteError
 from owlrl.memory import TaskMemories
 from scripts.faults.checks import CannotRunError, Outcome, check
-from tests.adapters.helpers import BOX, KINDS, Guess, any_model
 from tests.own_dqn import SIZE, Signs, make_script, train
-from tests.test_step_guard import Spoiled
 
 TASKS = ("a", "b", "c")
 MEGABYTE = 2**20
@@ -192,104 +187,4 @@ def threads(count: int, rng: random.Random, directory: Path) -> Outcome:
     outcome = Outcome(count, failed, f"{sum(acts)} actions meanwhile; weights bit-equal to training alone")
     outcome.faults += ["the weights differ from training alone"] * (not same)
     outcome.faults += ["a thread did not act"] * (not all(acts))
-    return outcome
-
-
-@check("a number that is not finite, at a random step", short=4, quick=40, full=400)
-def numbers(count: int, rng: random.Random, directory: Path) -> Outcome:
-    """In reward or observation, of models and of a script with a deque: refused before it can be used."""
-    outcome, kinds = Outcome(), dict.fromkeys([kind.__name__ for kind in KINDS] + ["deque"], 0)
-    for run in range(count):
-        quantity, value = rng.choice(["reward", "observation"]), rng.choice([np.inf, -np.inf, np.nan])
-        at = rng.randrange(40, 80)
-        kind: Any = rng.choice([*KINDS, None])
-        kinds["deque" if kind is None else kind.__name__] += 1
-        said = "it was taken"
-        try:
-            if kind is None:
-                script = make_script(replay="deque", seed=run)
-                with OwlWrapper(script.learner()).task("a"):
-                    train(script, Spoiled(Signs(), quantity, value, at), 90)
-            else:
-                env = Guess() if kind.__name__ in ("DQN", "QRDQN") else Guess(BOX)
-                model = any_model(
-                    kind, env=Spoiled(env, quantity, value, at), train_freq=1, learning_starts=30
-                )
-                with OwlWrapper(model).task("a"):
-                    model.learn(90)
-        except NonFiniteError as error:
-            said = str(error)
-        place = f"row {at - 1} " if kind is None else f"place {at - 1} "
-        good = (
-            said.startswith("task 'a', step ") and quantity in said and place in said and "not made" in said
-        )
-        outcome.judge(good, f"{kind}, {quantity} {value} in step {at}: {said}")
-    outcome.note = ", ".join(f"{kind} {number}" for kind, number in kinds.items())
-    return outcome
-
-
-SPOTS = {  # parameters of each kind's policy, networks and targets; alpha of those that have one
-    "DQN": ("q_net.q_net.0.weight", "q_net_target.q_net.0.weight"),
-    "QRDQN": ("quantile_net.quantile_net.0.weight", "quantile_net_target.quantile_net.0.weight"),
-    "SAC": (
-        "critic.qf0.0.weight",
-        "critic_target.qf0.0.weight",
-        "actor.log_std.bias",
-        "actor.mu.bias",
-        "alpha",
-    ),
-    "TD3": (
-        "critic.qf0.0.weight",
-        "critic_target.qf0.0.weight",
-        "actor.mu.0.weight",
-        "actor_target.mu.0.weight",
-    ),
-    "DDPG": ("critic.qf0.0.weight", "critic_target.qf0.0.weight", "actor.mu.0.weight"),
-}
-
-
-class Meddler(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Calls a function in one of its steps."""
-
-    def __init__(self, env: Any, at: int, function: Callable[[], None]) -> None:
-        super().__init__(env)
-        self.left, self.function = at, function
-
-    def step(self, action: Any) -> Any:
-        """One step."""
-        self.left -= 1
-        if self.left == 0:
-            self.function()
-        return self.env.step(action)
-
-
-@check("a weight or temperature that is not finite, at a random step", short=2, quick=16, full=160)
-def spoiled_weights(count: int, rng: random.Random, directory: Path) -> Outcome:
-    """Put there by hand: training must stop and name task and step, by the task's end at last."""
-    outcome, soon = Outcome(), 0
-    for run in range(count):
-        kind: Any = rng.choice(KINDS)
-        spot, value = rng.choice(SPOTS[kind.__name__]), rng.choice([np.inf, -np.inf, np.nan])
-        at, made = rng.randrange(40, 80), {}
-
-        def spoil(spot: str = spot, value: float = value, made: dict[str, Any] = made) -> None:
-            model = made["model"]
-            found = model.log_ent_coef if spot == "alpha" else dict(model.policy.named_parameters())[spot]
-            with torch.no_grad():
-                found.view(-1)[0] = value
-
-        env = Guess() if kind.__name__ in ("DQN", "QRDQN") else Guess(BOX)
-        meddler = Meddler(env, at, spoil)
-        model = made["model"] = any_model(kind, env=meddler, train_freq=1, learning_starts=30, seed=run)
-        said = "it was taken"
-        try:
-            with OwlWrapper(model).task("a"):
-                model.learn(120)
-        except NonFiniteError as error:
-            said = str(error)
-        # an actor's weight may show as its action, or as the reward for it
-        good = said.startswith("task 'a', step ") and ("not finite" in said or "is nan at place" in said)
-        outcome.judge(good, f"{kind.__name__}, {spot} {value} in step {at}: {said}")
-        soon += good and meddler.left >= -1
-    outcome.note = f"{soon} were stopped at the next update, the others at the task's end"
     return outcome

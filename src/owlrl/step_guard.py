@@ -3,34 +3,43 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from threading import get_ident
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch._C._functorch import is_functorch_wrapped_tensor
+from torch._C._nn import flatten_dense_tensors
 from torch.optim import Optimizer
 
 from owlrl.describe.temperature import TaskTemperature
 from owlrl.errors import NonFiniteError, OwlError, OwlStateError
 from owlrl.heads.growth import IdleHeads
 from owlrl.heads.modes import all_shown
-from owlrl.protocols import OffPolicyLearner
+from owlrl.protocols import MultiHead, OffPolicyLearner
+from owlrl.types import Answer
 
 __all__ = ["StepGuard"]
 
 PLAIN = (torch.float32, torch.float64)
-WEIGHTS_EVERY = 128  # steps; weights that a bad gradient did not make, where no gradient shows them
+SMALL = 2**14  # numbers of a tensor that is looked at together with others
+ANSWERS = 128  # the newest outputs that are kept for the next step
 GO_BACK = "Go back to a saved state"
+LOOK = "Look for NaN or infinity in the loss and what it is made of, or lower the step size"
+Suspect = tuple[str, Tensor]  # what it is, for a message, and its numbers
 
 
 class StepGuard:
     """Checks every optimizer step of a wrapped learner before it is made.
 
-    A step outside a task is refused, and so is one with a gradient that is not finite, the
-    regularizer's share included: the weights stay as they are. A learned temperature's steps are
-    checked like a network's. New rows are checked first, since an infinite reward has a finite
-    gradient in some losses.
+    A step outside a task is refused, and so is one with numbers that are not finite, or too large to be
+    squared: the weights stay as they are. Looked at are new rows, the gradient with the regularizer's share,
+    what the output layers of networks and targets answered since the last step, temperatures, and before the
+    first step of every update the weights of networks and targets: an infinite reward, target or
+    log-variance has a finite gradient in some losses, and a weight may show nowhere else.
 
     Args:
         learner: the learner, its networks bound.
@@ -52,8 +61,8 @@ class StepGuard:
     Traceback (most recent call last):
     ...
     owlrl.errors.NonFiniteError: task 'left', step 1: the gradient of 'trunk.weight' in network 'q' is not \
-finite; the step was not made and the weights are as before. Look for NaN or infinity in the loss and \
-what it is made of, or lower the step size
+finite (nan); the step was not made and the weights are as before. Look for NaN or infinity in the loss \
+and what it is made of, or lower the step size
     >>> guard.detach()
     """
 
@@ -83,6 +92,11 @@ what it is made of, or lower the step size
         self._handles = [o.register_step_pre_hook(self._before_step) for o in optimizers.values()]
         self._handles += [o.register_step_post_hook(self._after_step) for o in optimizers.values()]
         self._idle = [IdleHeads(o) for o in {id(o): o for o in learner.optimizers.values()}.values()]
+        self._pointers = list({id(n.pointer): n.pointer for _, n in self._networks()}.values())
+        self._answers: deque[Answer] = deque(maxlen=ANSWERS)  # since the last step
+        self._thread = 0  # whose answers they are
+        self._weights: list[Tensor] = []  # of shared layers and of the active head, targets' too
+        self._begun: list[int] = []  # the optimizers whose steps were begun in this update
 
     def begin(self, task: str) -> None:
         """Allow steps; idle heads are out of the optimizers' groups and ``parameters()`` until `end`."""
@@ -97,10 +111,20 @@ what it is made of, or lower the step size
         ]
         for heads in self._idle:
             heads.hide(idle)
+        self._weights = [
+            weight
+            for _, n in self._networks()
+            for weight in {**n.shared_parameters(), **n.head_parameters(n.pointer.head)}.values()
+            if weight.is_floating_point()
+        ]
+        self._large = any(weight.numel() > SMALL for weight in self._weights)  # whether there are large ones
+        self._begun = []
+        self._listen(self._answers)
 
     def end(self) -> int:
         """Refuse steps again; how many were made since `begin`."""
         self._task = None
+        self._listen(None)
         self._show_idle(True)
         for heads in self._idle:
             heads.show()
@@ -118,27 +142,20 @@ what it is made of, or lower the step size
 
     def check_weights(self) -> None:
         """Raise if any weight of a network, or its temperature, is not finite."""
-        if problem := self._temperature_problem() or self._weight_problem():
-            raise NonFiniteError(f"{self._where()}: {problem}; nothing was consolidated. {GO_BACK}")
+        if problem := _problem(self._state()):
+            where = f"task {self._task!r}, after step {self.steps}"
+            raise NonFiniteError(f"{where}: {problem}; nothing was consolidated. {GO_BACK}")
 
     def explain(self, error: BaseException) -> None:
-        """Raise in place of somebody's error, torch's distributions' say, where weights are its reason."""
+        """Raise in place of somebody's error, torch's distributions' say, where numbers are its reason."""
         foreign = isinstance(error, Exception) and not isinstance(error, OwlError)
-        if foreign and (problem := self._weight_problem()):
-            text = f"{self._where()}: {problem}, and there was a {type(error).__name__}. {GO_BACK}"
-            raise NonFiniteError(text) from error
-
-    def _weight_problem(self) -> str | None:
-        of = {"network": self._learner.networks, "the target of": self._learner.targets}
-        for what, networks in of.items():
-            for name, network in networks.items():
-                for key, parameter in network.module.named_parameters():
-                    if not bool(torch.isfinite(parameter).all()):
-                        return f"the weights {key!r} of {what} {name!r} are not finite"
-        return None
+        if foreign and (found := self._found(_still_answers(self._answers))):
+            text = f"{found[0]}, and there was a {type(error).__name__}. {found[1]}"
+            raise NonFiniteError(f"task {self._task!r}, after step {self.steps}: {text}") from error
 
     def detach(self) -> None:
         """Stop checking."""
+        self._listen(None)
         self._show_idle(True)
         for handle in self._handles:
             handle.remove()
@@ -155,6 +172,9 @@ what it is made of, or lower the step size
                 "optimizer.step() was called outside a task; train inside `with owl.task(name):`, not inside "
                 "`owl.use(name)`, or owl.unwrap() the learner first"
             )
+        if id(optimizer) in self._begun:
+            self._begun = []
+        self._begun.append(id(optimizer))
         counted = id(optimizer) == self._first
         if counted:
             self._longest = max(self._update, self._longest, key=len)
@@ -162,12 +182,11 @@ what it is made of, or lower the step size
         self.steps += counted
         self.total += counted
         try:
-            self._check_rows(optimizer)
+            if row := self._bad_row():
+                raise NonFiniteError(self._refused(row))
+            self._check_numbers(optimizer)
             if counted and self._on_step is not None:
                 self._on_step(self.steps)
-            self._check_gradient(optimizer)
-            if counted and self.steps % WEIGHTS_EVERY == 0 and (problem := self._weight_problem()):
-                raise NonFiniteError(f"{self._where()}: {problem}; the step was not made. {GO_BACK}")
         except BaseException:  # a step that was not made
             self.steps -= counted
             self.total -= counted
@@ -178,75 +197,133 @@ what it is made of, or lower the step size
         if self._after_update is not None and self._longest[-1:] == [id(optimizer)]:
             self._after_update()
 
-    def _check_rows(self, optimizer: Optimizer) -> None:
-        if self._check_new is None:
-            return
+    def _bad_row(self) -> str | None:
+        """What is wrong with the rows since the last look."""
         try:
-            self._check_new()
+            return None if self._check_new is None else self._check_new()
         except NonFiniteError as error:
-            raise NonFiniteError(f"{self._where()}: {error}; {self._unchanged(optimizer)}") from error
+            return str(error)
 
-    def _check_gradient(self, optimizer: Optimizer) -> None:
-        grads = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-        finite = not grads or all_finite(grads)
-        problem = None
-        if not finite or any(optimizer is t.optimizer for t in self._temperatures):
-            problem = self._temperature_problem()
-        if problem or not finite:
-            raise NonFiniteError(
-                f"{self._where()}: {problem or f'the gradient of {self._culprit()} is not finite'}; "
-                f"{self._unchanged(optimizer)}. Look for NaN or infinity in the loss and what it is made of, "
-                "or lower the step size"
-            )
+    def _check_numbers(self, optimizer: Optimizer) -> None:
+        """Gradients and what the networks answered since the last step; once per update the weights, too."""
+        answers = list(self._answers)
+        self._answers.clear()
+        if get_ident() != self._thread:  # another one trains than the one that entered the task
+            self._listen(self._answers)
+        numbers = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        if len(self._begun) == 1:
+            numbers += self._weights
+        for log_alpha in (t.log_alpha.detach() for t in self._temperatures):
+            numbers += [log_alpha, log_alpha.exp()]
+        if all_finite(numbers + [output for _, output in answers], large=self._large):
+            return
+        answers = _still_answers(answers)
+        if all_finite(numbers + [output for _, output in answers], large=self._large):
+            return
+        if found := self._found(answers, optimizer):
+            raise NonFiniteError(f"{self._refused(found[0])}. {found[1]}")
 
-    def _where(self) -> str:
-        return f"task {self._task!r}, step {max(1, self.steps)}"
+    def _listen(self, answers: deque[Answer] | None) -> None:
+        """Forget what was answered; this thread's next answers go to ``answers``."""
+        self._thread = get_ident()
+        self._answers.clear()
+        for pointer in self._pointers:
+            pointer.listen(answers)
 
-    def _unchanged(self, optimizer: Optimizer) -> str:
-        """What has not happened; an update of several optimizers may have been half made."""
+    def _refused(self, problem: str) -> str:
+        """Where it was, and what has not happened: an update of several optimizers may be half made."""
+        where = f"task {self._task!r}, step {self.steps + (self._first not in self._begun)}"
         if len(self._names) == 1:
-            return "the step was not made and the weights are as before"
-        name = self._names[id(optimizer)]
-        return (
-            f"the step of the {name!r} optimizer was not made and its weights are as before (steps that "
-            "others made before it in this update stay)"
-        )
+            return f"{where}: {problem}; the step was not made and the weights are as before"
+        *made, name = (self._names[number] for number in self._begun)
+        others = f"{' and '.join(map(repr, made))} made theirs" if made else "no other was made"
+        unchanged = f"the step of the {name!r} optimizer was not made and its weights are as before"
+        return f"{where}: {problem}; {unchanged} ({others} in this update)"
 
-    def _temperature_problem(self) -> str | None:
-        for temperature in self._temperatures:
-            value = float(temperature.log_alpha.detach())
-            if not value <= math.log(torch.finfo(temperature.log_alpha.dtype).max):
-                return f"alpha is not finite (log_alpha is {value})"
-            if value == -math.inf:  # alpha is 0 then, and stays
-                return "log_alpha is not finite (it is -inf)"
-            grad = temperature.log_alpha.grad
-            if grad is not None and not bool(torch.isfinite(grad).all()):
-                return "the gradient of log_alpha is not finite"
-        return None
-
-    def _culprit(self) -> str:
+    def _networks(self) -> Iterator[tuple[str, MultiHead]]:
         for name, network in self._learner.networks.items():
-            with all_shown(network.pointer):
-                named = list(network.module.named_parameters())
-            for key, parameter in named:
-                if parameter.grad is not None and not bool(torch.isfinite(parameter.grad).all()):
-                    return f"{key!r} in network {name!r}"
-        return "the whole network"
+            yield f"network {name!r}", network
+        for name, network in self._learner.targets.items():
+            yield f"the target of {name!r}", network
+
+    def _state(self) -> Iterator[Suspect]:
+        """What a step starts from, weights of all heads included."""
+        for temperature in self._temperatures:
+            log_alpha = temperature.log_alpha.detach()
+            yield f"alpha (log_alpha is {float(log_alpha):g}) is", log_alpha.exp()
+            yield "log_alpha is", log_alpha
+        for name, network in self._networks():
+            for key, weight in _named(network):
+                yield f"the weights {key!r} of {name} are", weight.detach()
+
+    def _outputs(self, answers: list[Answer]) -> Iterator[Suspect]:
+        owners: dict[int, tuple[tuple[str, ...], str]] = {}
+        for name, network in self._networks():
+            for key, module in network.module.named_modules():
+                default = (f"outputs of layer {key!r}" if key else "outputs",)
+                owners[id(module)] = getattr(network.module, "columns", default), name
+        for source, output in answers:
+            columns, name = owners.get(id(source), (("outputs",), "a network"))
+            for column, part in zip(columns, output.chunk(len(columns), -1), strict=False):
+                yield f"the {column} of {name} are", part
+
+    def _gradients(self, optimizer: Optimizer) -> Iterator[Suspect]:
+        names = {id(t.log_alpha): "log_alpha" for t in self._temperatures}
+        for name, network in self._learner.networks.items():
+            names |= {id(parameter): f"{key!r} in network {name!r}" for key, parameter in _named(network)}
+        other = f"a parameter of the {self._names[id(optimizer)]!r} optimizer"
+        for parameter in (p for group in optimizer.param_groups for p in group["params"]):
+            if parameter.grad is not None:
+                yield f"the gradient of {names.get(id(parameter), other)} is", parameter.grad
+
+    def _found(self, answers: list[Answer], optimizer: Optimizer | None = None) -> tuple[str, str] | None:
+        """What is not finite, the reason before what follows from it, and what to do."""
+        if row := self._bad_row():
+            return row, LOOK
+        groups = [(self._state(), GO_BACK), (self._outputs(answers), LOOK)]
+        groups += [] if optimizer is None else [(self._gradients(optimizer), LOOK)]
+        return next(((said, advice) for suspects, advice in groups if (said := _problem(suspects))), None)
 
 
-def all_finite(tensors: list[Tensor]) -> bool:
-    """Whether there is no NaN and no infinity in ``tensors``.
+def _named(network: MultiHead) -> list[tuple[str, nn.Parameter]]:
+    """All parameters, those of idle heads too."""
+    with all_shown(network.pointer):
+        return list(network.module.named_parameters())
+
+
+def _problem(suspects: Iterable[Suspect]) -> str | None:
+    """The first of ``suspects`` with a number that is not finite, or whose square is not."""
+    for what, tensor in suspects:
+        if not all_finite([tensor]):
+            bad = tensor[~tensor.isfinite()]
+            if len(bad):
+                return f"{what} not finite ({float(bad[0])})"
+            return f"{what} too large to be squared ({float(tensor.abs().max()):.3g})"
+    return None
+
+
+def _still_answers(answers: Iterable[Answer]) -> list[Answer]:
+    """Without those that were changed in place since, by masks say, and those of ``vmap`` or of an export."""
+    whole = [a for a in answers if type(a[1]) is Tensor and not is_functorch_wrapped_tensor(a[1])]
+    return [(source, output) for source, output in whole if not (output.is_inference() or output._version)]
+
+
+def all_finite(tensors: list[Tensor], *, large: bool = False) -> bool:
+    """Whether all numbers in ``tensors`` and the sum of their squares are finite; False if that is unknown.
+
+    Small ones are copied side by side, since calls take longer than that. There may be others if ``large``.
 
     >>> import torch
     >>> from owlrl.step_guard import all_finite
-    >>> all_finite([torch.ones(2), torch.tensor([1.0, torch.inf])])
-    False
+    >>> all_finite([torch.ones(2), torch.tensor([[3.0]])]), all_finite([torch.tensor([1.0, torch.nan])])
+    (True, False)
     """
-    first = tensors[0]
-    if all(x.dtype == first.dtype and x.device == first.device for x in tensors) and first.dtype in PLAIN:
-        found = torch.zeros((), dtype=torch.float32, device=first.device)
-        # what a GradScaler looks with, here for a scale of 1, which changes nothing: faster than a norm
-        torch._amp_foreach_non_finite_check_and_unscale_(tensors, found, torch.ones_like(found))
-        return not found.item()
-    # a norm is finite only if every entry is
-    return math.isfinite(float(torch.stack([x.norm().double().cpu() for x in tensors]).sum()))
+    try:
+        with torch._C._InferenceMode(True):  # half the time of torch.no_grad()
+            parts = [tensor.flatten() for tensor in tensors if tensor.numel() > SMALL] if large else []
+            small = [tensor for tensor in tensors if tensor.numel() <= SMALL] if parts else tensors
+            parts += [flatten_dense_tensors(small)] if small else []
+            squares = [torch.dot(x, x) for x in (x if x.dtype in PLAIN else x.float() for x in parts)]
+            return math.isfinite(squares[0] if len(squares) == 1 else sum(squares))
+    except RuntimeError:  # on several devices, or of ``vmap``
+        return len(tensors) > 1 and all(all_finite([tensor]) for tensor in tensors)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
@@ -11,10 +12,13 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 
 from owlrl.errors import OwlTypeError, OwlValueError
 
 __all__ = ["HeadPointer", "Transitions", "check_head", "check_heads"]
+
+Answer = tuple[object, Tensor]  # who answered, and what
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +115,14 @@ def moved(tensors: Sequence[Tensor], device: torch.device | str) -> list[Tensor]
     return [part[: t.nbytes].view(t.dtype).view(t.shape) for part, t in parts]
 
 
+class _Local(threading.local):
+    """What a `HeadPointer` has for one thread; defaults of the class, since a miss takes long."""
+
+    index: int | str | Tensor | None = None  # inside the blocks of `HeadPointer.at`
+    fixed: dict[Any, Any] | None = None  # inside those of `HeadPointer.fixed`
+    answers: deque[Answer] | None = None  # of `HeadPointer.listen`
+
+
 class HeadPointer:
     """Which head is active: one object shared by a network, its target and its copies.
 
@@ -136,15 +148,15 @@ class HeadPointer:
 
     def __init__(self) -> None:
         self._active: int = 0
-        self._local = threading.local()  # has an ``index`` inside the blocks of `at`
+        self._local = _Local()
         self.alone = False  # whether idle heads are left out of ``parameters()``: inside a task
         self.owner: object = None  # the wrapper that sets it; a second one is refused
 
     @property
     def index(self) -> int | str | Tensor:
         """The active head; inside the library also "all" or a head per row."""
-        index: int | str | Tensor = getattr(self._local, "index", self._active)
-        return index
+        index = self._local.index
+        return self._active if index is None else index
 
     @index.setter
     def index(self, head: int) -> None:
@@ -161,25 +173,35 @@ class HeadPointer:
     @contextmanager
     def at(self, index: int | str | Tensor) -> Iterator[None]:
         """Point this thread at ``index`` inside the block; restored afterwards in any case."""
-        before = getattr(self._local, "index", None)
-        self._local.index = index
+        before, self._local.index = self._local.index, index
         try:
             yield
         finally:
-            if before is None:
-                del self._local.index
-            else:
-                self._local.index = before
+            self._local.index = before
 
     @property
     def active(self) -> int:
         """The head that is trained, whatever a thread is pointed at."""
         return self._active
 
+    def listen(self, answers: deque[Answer] | None) -> None:
+        """Let what this thread's calls answer inside a task go to ``answers``; None ends it."""
+        self._local.answers = answers
+
+    def note(self, source: object, output: Tensor, *, missing: bool = False) -> None:
+        """Somebody answered: keep a reference without its graph where `listen` was called.
+
+        With ``missing`` there may be −∞, the value of an action that a head lacks: it is kept as 0.
+        """
+        answers = self._local.answers
+        if answers is not None and self.alone and not is_compiling():
+            output = output.detach() if output.requires_grad else output
+            answers.append((source, without_missing(output) if missing else output))
+
     @property
     def fixed_weights(self) -> dict[Any, Any] | None:
         """The argument of the enclosing block of `fixed`."""
-        return getattr(self._local, "fixed", None)
+        return self._local.fixed
 
     @contextmanager
     def fixed(self, weights: dict[Any, Any] | None) -> Iterator[None]:
@@ -204,6 +226,17 @@ class HeadPointer:
 
     def __repr__(self) -> str:
         return f"HeadPointer({self.index!r})"
+
+
+def without_missing(output: Tensor) -> Tensor:
+    """Q-values with 0 instead of −∞, the value of an action that a head lacks.
+
+    >>> import torch
+    >>> from owlrl.types import without_missing
+    >>> without_missing(torch.tensor([1.0, -torch.inf, torch.inf]))
+    tensor([1., 0., inf])
+    """
+    return output.nan_to_num(nan=torch.nan, posinf=torch.inf, neginf=0.0)
 
 
 def _pointer_at(head: int) -> HeadPointer:

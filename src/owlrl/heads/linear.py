@@ -193,15 +193,19 @@ class MultiHeadLinear(nn.Linear):
 
     def forward(self, input: Tensor) -> Tensor:
         """(B, F) → (B, A) by the active head; inside the library also by all heads or per row."""
-        index = self.pointer.index
-        if isinstance(index, int):
-            if index == 0:
-                return F.linear(input, self.weight, self.bias)
+        pointer = self.pointer
+        index = pointer.index
+        if isinstance(index, int) and index == 0:
+            out = F.linear(input, self.weight, self.bias)
+        elif isinstance(index, int):
             # past nn.Module's look for attributes, and its call: a learner's updates come here many times
             heads = cast("dict[str, nn.Module]", cast(nn.Module, self._modules["extra_heads"])._modules)
             own = heads[str(index - 1)]._parameters
-            return F.linear(input, cast(Tensor, own["weight"]), own["bias"])
-        layers = [self, *cast("list[nn.Linear]", self.extra_heads._modules.values())]
-        if isinstance(index, str):
-            return self.stack.all_heads(layers, input).flatten(0, 1)
-        return self.stack.per_row(layers, input, index, self.pointer.fixed_weights)
+            out = F.linear(input, cast(Tensor, own["weight"]), own["bias"])
+        else:
+            layers = [self, *cast("list[nn.Linear]", self.extra_heads._modules.values())]
+            if isinstance(index, str):
+                return self.stack.all_heads(layers, input).flatten(0, 1)
+            out = self.stack.per_row(layers, input, index, pointer.fixed_weights)
+        pointer.note(self, out)
+        return out

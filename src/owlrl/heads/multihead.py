@@ -81,6 +81,8 @@ class MultiHeadQ(nn.Module):
     True
     """
 
+    columns = ("Q-values",)  # what the outputs are, for messages
+
     def __init__(
         self,
         trunk: nn.Module,
@@ -126,11 +128,14 @@ class MultiHeadQ(nn.Module):
             head = check_head("MultiHeadQ", head, self.num_heads)
         index = self.pointer.index if head is None else head
         features = self._features(*inputs)
-        if isinstance(index, int):
-            return cast(Tensor, self.heads[index](features))
         if isinstance(index, str):
             return self._all_from(features).flatten(0, 1)
-        return self._rows_from(features, index)
+        if not isinstance(index, int):
+            return self._rows_from(features, index)
+        own = self.heads._modules[str(index)]  # past ModuleList's own look
+        out = cast(Tensor, own(features))
+        self.pointer.note(self, out, missing=type(own) not in (nn.Linear, DuelingHead))
+        return out
 
     def all_heads(self, *inputs: Tensor) -> Tensor:
         """Q-values (H, B, A) of every head from one trunk pass and one batched product.
@@ -285,10 +290,13 @@ class MultiHeadQ(nn.Module):
         if streams is None:
             present, place = occurring(heads)
             outputs = pad_columns([self.heads[k](features) for k in present])
-            return torch.stack(outputs)[place, torch.arange(len(features), device=features.device)]
-        fixed, pairs = self.pointer.fixed_weights, zip(self._stacks, streams, strict=False)
-        rows = [stack.per_row(layers, features, heads, fixed) for stack, layers in pairs]
-        return dueling_q(*rows) if len(rows) == 2 else rows[0]
+            out = torch.stack(outputs)[place, torch.arange(len(features), device=features.device)]
+        else:
+            fixed, pairs = self.pointer.fixed_weights, zip(self._stacks, streams, strict=False)
+            rows = [stack.per_row(layers, features, heads, fixed) for stack, layers in pairs]
+            out = dueling_q(*rows) if len(rows) == 2 else rows[0]
+        self.pointer.note(self, out, missing=streams is None)
+        return out
 
 
 def _take_mode(new: nn.Module, like: nn.Module) -> None:

@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -25,10 +25,11 @@ from torch.func import functional_call, grad_and_value, vmap
 from torch.optim import Optimizer
 
 from owlrl.errors import OwlStateError, OwlValueError
-from owlrl.heads import MultiHeadLinear, MultiHeadQ
+from owlrl.heads import DuelingHead, MultiHeadLinear, MultiHeadQ
 from owlrl.heads.modes import has_mode, parameters_of
 from owlrl.heads.promote import NetworkView, joined
 from owlrl.regularizers.base import Fused, Regularizer
+from owlrl.types import without_missing
 
 __all__: list[str] = []
 
@@ -71,7 +72,7 @@ class CompiledStep:
     def __call__(
         self, optimizer: Optimizer, networks: Sequence[nn.Module], *inputs: Any, head: int | None = None
     ) -> tuple[Tensor, ...]:
-        """One step of the first network; none, if loss or gradient are not finite.
+        """One step of the first network; none, if loss, gradient or a network's output are not finite.
 
         Args:
             optimizer: what trains the first network.
@@ -79,7 +80,7 @@ class CompiledStep:
             inputs: what else it is a function of.
             head: which head is meant, None for the active one.
 
-        Returns the loss, or the gradient's norm if that is not finite, and the further tensors.
+        Returns the loss, or what is not finite in its place, and the further tensors.
         """
         if len(self._active) != len(networks) or any(
             a.network is not n for a, n in zip(self._active, networks, strict=True)
@@ -162,22 +163,24 @@ class CompiledStep:
         """A function of the networks' tensors, the inputs and what it changes: gradients, or Adam's state."""
         plan, max_norm = _Plan(self.loss, networks), self.max_norm
         names = [[name for name, _ in each.named_parameters()] for each in plan.networks]
-        pull = None if fused is None else partial(fused.pull, _per_row(plan.networks[0], names[0], fused))
+        pull = None
+        if fused is not None:
+            pull = partial(fused.pull, _per_row(_plain_copy(networks[0]), names[0], fused))
 
         def step(
             tensors: list[list[Tensor]], inputs: tuple[Any, ...], pulled: tuple[Any, ...], changed: list[Any]
         ) -> tuple[tuple[Tensor, ...], list[Tensor]]:
-            def loss(first: list[Tensor]) -> tuple[Tensor, tuple[Tensor, ...]]:
+            def loss(first: list[Tensor]) -> tuple[Tensor, tuple[Tensor, tuple[Tensor, ...]]]:
                 given = [first, *tensors[1:]]
                 named = {
                     f"networks.{k}.{name}": tensor
                     for k, own in enumerate(names)
                     for name, tensor in zip(own, given[k], strict=True)
                 }
-                value, *further = functional_call(plan, named, inputs)
-                return value, tuple(further)
+                (value, *further), answered = functional_call(plan, named, inputs)
+                return value, (answered, tuple(further))
 
-            found, (value, further) = grad_and_value(loss, has_aux=True)(tensors[0])
+            found, (value, (answered, further)) = grad_and_value(loss, has_aux=True)(tensors[0])
             norm = torch.stack([g.norm() for g in found]).norm()
             told: list[Tensor] = []
             if max_norm is not None:  # as torch.nn.utils.clip_grad_norm_ does it
@@ -186,6 +189,7 @@ class CompiledStep:
             if pull is not None:
                 found, told = pull(tensors[0], found, *pulled)
                 norm = norm + torch.stack([g.norm() for g in found]).norm()  # neither may be infinite
+            norm = torch.where(answered.isfinite(), norm, answered.to(norm))
             if adam is not None:
                 finite = value.isfinite() & norm.isfinite()
                 means, squares, steps, rate = changed
@@ -328,15 +332,30 @@ def _with_torch_compile(function: Callable[..., Any], device: torch.device) -> C
 
 
 class _Plan(nn.Module):
-    """Copies of networks with one head each, whose forward pass is the loss; their values are not used."""
+    """Copies of networks with one head each, whose forward pass is the loss; their values are not used.
+
+    Beside what the loss returns: the sum of squares of what the output layers answered.
+    """
 
     def __init__(self, loss: Loss, networks: Sequence[nn.Module]) -> None:
         super().__init__()
         self.loss = loss
         self.networks = nn.ModuleList(_plain_copy(network) for network in networks)
+        self.answers: list[Tensor] = []
+        for network, plain in zip(networks, self.networks, strict=True):
+            for layer in _output_layers(network, plain):
+                layer.register_forward_hook(self._note)
 
-    def forward(self, *inputs: Any) -> tuple[Tensor, ...]:
-        return self.loss(*self.networks, *inputs)
+    def _note(self, layer: nn.Module, _inputs: Any, output: Tensor) -> None:
+        plain = type(layer) in (nn.Linear, DuelingHead)
+        self.answers.append((output if plain else without_missing(output)).detach())
+
+    def forward(self, *inputs: Any) -> tuple[tuple[Tensor, ...], Tensor]:
+        self.answers.clear()
+        found = self.loss(*self.networks, *inputs)
+        squares = sum((answer.square().sum() for answer in self.answers), torch.zeros_like(found[0]))
+        self.answers.clear()
+        return found, squares
 
 
 class ActiveParameters:
@@ -388,6 +407,14 @@ def _plain_copy(network: nn.Module) -> nn.Module:
     for layer in [m for m in plain.modules() if isinstance(m, MultiHeadLinear)]:
         layer.demote(0)
     return plain
+
+
+def _output_layers(network: nn.Module, plain: nn.Module) -> list[nn.Module]:
+    """The layers of a plain copy that answer."""
+    if isinstance(network, MultiHeadQ):
+        return [cast(nn.Sequential, plain)[1]]
+    named = [(name.split(".")[0], m) for name, m in plain.named_modules()]
+    return [m for name, m in named if name in ("output", "outputs") and type(m) is nn.Linear]
 
 
 def check_compiles(where: str, networks: Sequence[nn.Module], device: torch.device) -> None:

@@ -53,6 +53,7 @@ class GaussianActor(nn.Module):
     ) -> None:
         super().__init__()
         self.log_std = log_std
+        self.columns = ("means", "log standard deviations")  # of the output layer, for messages
         scale, bias = _scale_and_bias(low, high)
         self.register_buffer("action_scale", torch.tensor(scale, dtype=torch.float32), persistent=False)
         self.register_buffer("action_bias", torch.tensor(bias, dtype=torch.float32), persistent=False)
@@ -150,6 +151,7 @@ class GaussianCritics(nn.Module):
     ) -> None:
         super().__init__()
         self.log_variance = log_variance
+        self.columns = ("means", "log-variances")  # of each output layer, for messages
         scale, bias = _scale_and_bias(low, high)  # divided before they are rounded
         self.register_buffer("unit_scale", torch.tensor(1 / scale, dtype=torch.float32), persistent=False)
         self.register_buffer("unit_bias", torch.tensor(-bias / scale, dtype=torch.float32), persistent=False)

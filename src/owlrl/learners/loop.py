@@ -267,12 +267,17 @@ class LearningLoop(ABC):
             optimizer.step()
         return number, further.detach()
 
-    def _finite(self, batch: Transitions, quantity: str, number: float) -> float:
-        """``number``, or an error that says where it stopped being finite."""
+    def _finite(
+        self, batch: Transitions, quantity: str, number: float, made: str = "no weight was changed"
+    ) -> float:
+        """``number``, or an error that says where it stopped being finite, and what was ``made`` before."""
         if not math.isfinite(number):
+            together = "loss" in quantity and self._compiled
             raise NonFiniteError(
-                f"{type(self).__name__}: task {batch.task!r}, update {self.updates + 1}: "
-                f"the {quantity} is {number}"
+                f"{type(self).__name__}: task {batch.task!r}, update {self.updates + 1}: the {quantity} is "
+                f"{number}{' (or its gradient, or what a network answered)' if together else ''}; {made}. "
+                "Look for NaN, infinity and huge numbers in weights, rewards and observations, or lower the "
+                "step size"
             )
         return number
 

@@ -154,7 +154,8 @@ class SAC(LearningLoop):
         found = {"alpha": alpha, "critic": self._finite(batch, "critic loss", loss)}
         rows = observation, batch.weight, noise[1], price
         loss, log_prob = self._step("actor", self.actor_optimizer, _actor_loss, networks[1::-1], *rows)
-        found["actor"] = self._finite(batch, "actor loss", loss)
+        made = "the critics made their step, nothing else was changed"
+        found["actor"] = self._finite(batch, "actor loss", loss, made)
         # the loss, −log α · mean(log π + target entropy), is linear: its gradient needs no backward pass
         self.log_alpha.grad = -(log_prob.mean() + self.target_entropy)
         self.alpha_optimizer.step()
