@@ -87,8 +87,8 @@ class DistillationRegularizer(Regularizer):
     heads stay bit for bit as they are: Adam's steps are as large for a gradient that is nothing but noise, so
     heads that got one would jitter by the step size, which is much where Q-values are small. While the drift
     stays small, it is compared at every fourth step only. At the end of a task the trunk settles: up to 500
-    steps, a quarter of the visit's own at most, towards what every head answered on its rows, the newest
-    included. With a ``strength`` and memory, trunk and old heads both learn from the penalty.
+    steps, a quarter of the visit's own at most, towards what every head answered on its rows, undone unless
+    they halve the loss. With a ``strength`` and memory, trunk and old heads both learn from the penalty.
 
     The network is called in evaluation mode. Use either `attach`, as `OwlWrapper` does, or `penalty` in
     your own loss, with a ``strength``.

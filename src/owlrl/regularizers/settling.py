@@ -14,6 +14,7 @@ __all__ = ["settle"]
 
 RATE = 1e-3  # Adam's step size at the start; it falls to 0
 CHECKED = 8  # batches that tell whether it helped
+ENOUGH = 0.5  # of the loss before: less help is not worth that the newest head moves
 Batch = TypeVar("Batch")
 
 
@@ -23,7 +24,7 @@ def settle(
     batches: Iterator[Batch],
     steps: int,
 ) -> bool:
-    """Make ``steps`` steps down a ``loss``; undo them unless it is lower on the first batches afterwards.
+    """Make ``steps`` steps down a ``loss``; undo them unless they halve it on the first batches.
 
     An Adam of its own makes the steps: gradients and the state of other optimizers stay as they are.
 
@@ -59,7 +60,7 @@ def settle(
             for parameter, slope in zip(parameters, found, strict=True):
                 parameter.grad = slope
             optimizer.step()
-        better = check() < before
+        better = check() < ENOUGH * before
     finally:
         with torch.no_grad():
             for parameter, gradient, old in zip(parameters, gradients, start, strict=True):
