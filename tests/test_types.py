@@ -3,6 +3,7 @@
 import copy
 import pickle
 import threading
+from collections import deque
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from torch import nn
 
 from owlrl import MultiHeadQ
 from owlrl.errors import OwlTypeError, OwlValueError
-from owlrl.types import HeadPointer, Transitions, check_head
+from owlrl.types import HeadPointer, Transitions, check_head, without_missing
 
 
 def rows(n=4, **extra) -> Transitions:
@@ -86,3 +87,32 @@ def test_a_pickled_network_takes_its_active_head_along():
     copied = pickle.loads(pickle.dumps(q))
     observation = torch.ones(3, 2)
     assert copied.pointer is not q.pointer and torch.equal(copied(observation), q(observation))
+
+
+def test_answers_are_kept_for_the_thread_that_listens_inside_a_task():
+    pointer, answers = HeadPointer(), deque()
+    output = torch.ones(2, requires_grad=True) * 2
+
+    def note():
+        pointer.note("q", output)
+        return len(answers)
+
+    pointer.listen(answers)
+    assert note() == 0  # no task
+    pointer.alone = True
+    assert note() == 1
+    thread = threading.Thread(target=note)
+    thread.start()
+    thread.join()
+    source, kept = answers.pop()
+    assert not answers and source == "q"
+    assert kept.data_ptr() == output.data_ptr() and not kept.requires_grad  # no copy, no graph
+    pointer.note("q", torch.tensor([1.0, -torch.inf]), missing=True)
+    assert answers.pop()[1].tolist() == [1.0, 0.0]
+    pointer.listen(None)
+    assert note() == 0
+
+
+def test_only_what_is_missing_is_left_out():
+    kept = without_missing(torch.tensor([-torch.inf, torch.inf, torch.nan, -1.0]))
+    assert kept.tolist()[:2] == [0.0, torch.inf] and kept[2].isnan() and kept[3] == -1.0

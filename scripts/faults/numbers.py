@@ -262,7 +262,7 @@ def _spoiled(
         problems = fault.problems()
         outcome.judge(not problems, f"{name}, run {run}: {problems}")
     shown = ", ".join(f"{kind} {number}" for kind, number in learners.items())
-    outcome.note = f"all at the next update; {shown}"
+    outcome.note = f"{count - len(outcome.faults)} were stopped by the next update: {shown}"
     return outcome
 
 

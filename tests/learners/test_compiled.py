@@ -410,3 +410,30 @@ def test_a_regularizer_that_keeps_nothing_still_acts(functional):
         with OwlWrapper(agent, regularizer=Small(10.0), evidence=None, seed=0).task("one"):
             agent.learn(40)
     assert far_apart(*agents) < 1e-10
+
+
+@pytest.mark.parametrize("custom", [False, True])
+def test_an_output_that_the_loss_does_not_show_changes_nothing(custom, functional):
+    """A target's value that is never the greatest."""
+
+    def one_layer(features, actions):
+        return nn.Sequential(nn.Linear(features, actions))
+
+    torch.manual_seed(0)
+    head = one_layer if custom else None
+    agent = DQN(
+        Signs(), config=QUICK, trunk=Doubles(), feature_dim=8, head=head, seed=0, compile=True, device="cpu"
+    )
+    owl = OwlWrapper(agent, evidence=None)
+    with (
+        pytest.raises(NonFiniteError, match=r"the loss is inf \(or its gradient, .*; no w"),
+        owl.task("a"),
+    ):
+        agent.learn(40)
+        own = agent.target.heads[0][0] if custom else agent.target.heads[0]
+        own.weight.data[0], own.bias.data[0] = 0.0, -1e18
+        agent.learn(1)  # finite, and so are the squares of its weights
+        own.bias.data[0] = -1.7e19  # 16 rows: the sum of squares is infinite
+        before = copy.deepcopy(agent.q.state_dict())
+        agent.learn(1)
+    assert all(torch.equal(before[k], v) for k, v in agent.q.state_dict().items())

@@ -382,8 +382,14 @@ def test_bad_input(call, message):
     [
         (lambda agent: agent.log_alpha.data.fill_(torch.nan), "alpha is nan"),
         (lambda agent: agent.log_alpha.data.fill_(1e4), "alpha is inf"),
-        (lambda agent: agent.critics.outputs[1].bias.data.fill_(torch.nan), "critic loss is nan"),
-        (lambda agent: agent.actor.output.bias.data.fill_(torch.nan), "actor loss is nan"),
+        (
+            lambda agent: agent.critics.outputs[1].bias.data.fill_(torch.nan),
+            "critic loss is nan; no weight was changed",
+        ),
+        (
+            lambda agent: agent.actor.output.bias.data.fill_(torch.nan),
+            "actor loss is nan; the critics made their step, nothing else was changed",
+        ),
     ],
 )
 def test_a_number_that_is_not_finite_stops_and_is_named(spoil, quantity):
