@@ -193,8 +193,10 @@ class HeadPointer:
 
         With ``missing`` there may be −∞, the value of an action that a head lacks: it is kept as 0.
         """
+        if is_compiling():  # asked first: an old compiler cannot even look at what is kept
+            return
         answers = self._local.answers
-        if answers is not None and self.alone and not is_compiling():
+        if answers is not None and self.alone:
             output = output.detach() if output.requires_grad else output
             answers.append((source, without_missing(output) if missing else output))
 
