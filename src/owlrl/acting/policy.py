@@ -325,8 +325,7 @@ def export_policy(learner: OffPolicyLearner, head: int, observation: Any) -> tor
     policy = _GreedyPolicy(learner, head).eval()
     with torch.no_grad(), warnings.catch_warnings():
         # before 2.6 torch warns that it does not know where the networks are; it needs only their weights
-        for words in ("Unable to find the path of the module", "Attempted to insert a get_attr Node"):
-            warnings.filterwarnings("ignore", words, UserWarning)
+        warnings.filterwarnings("ignore", "Unable to find the path of the module", UserWarning)
         shapes = ({0: torch.export.Dim("rows")},)
         program = torch.export.export(policy, (example,), dynamic_shapes=shapes, strict=False)
     places = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
