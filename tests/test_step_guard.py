@@ -501,6 +501,14 @@ def test_an_error_that_outputs_led_to_names_them():
     assert said in str(caught.value) and isinstance(caught.value.__cause__, ValueError)
 
 
+def test_an_error_stays_what_it_is_where_rows_cannot_be_read():
+    script = make_script(replay="deque")
+    with pytest.raises(KeyError, match="mine"), OwlWrapper(script.learner()).task("a"):
+        train(script, Signs(), 40)
+        script.replay.append("no row")
+        raise KeyError("mine")
+
+
 def test_idle_heads_are_looked_at_when_a_task_ends():
     script = make_script()
     owl = OwlWrapper(script.learner(), regularizer=None)

@@ -172,7 +172,9 @@ class Fault:
     def problems(self) -> str:
         """What is wrong with how training was stopped; empty if nothing is."""
         said = stopped(self.owl, self.train)
-        parts = [] if "task 'a'" in said and ("step " in said or "update " in said) else ["nowhere"]
+        # an action that an actor's output has become may be refused when its row is added
+        places = ("step ", "update ", "TaskScopedReplay.add")
+        parts = [] if "task 'a'" in said and any(place in said for place in places) else ["nowhere"]
         parts += [] if self.env.left == self.due else [f"{self.due - self.env.left} steps late"]
         parts += [f"{name} was changed" for name in self._kept(said) if name in self._changed()]
         return f"{self.what}: {', '.join(parts)}; {said}" if parts else ""

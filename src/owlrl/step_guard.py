@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from threading import get_ident
 from typing import Any
 
@@ -26,7 +26,7 @@ __all__ = ["StepGuard"]
 
 PLAIN = (torch.float32, torch.float64)
 SMALL = 2**14  # numbers of a tensor that is looked at together with others
-ANSWERS = 128  # the newest outputs that are kept for the next step
+ANSWERS = 64  # the newest outputs that are kept for the next step
 GO_BACK = "Go back to a saved state"
 LOOK = "Look for NaN or infinity in the loss and what it is made of, or lower the step size"
 Suspect = tuple[str, Tensor]  # what it is, for a message, and its numbers
@@ -260,8 +260,7 @@ and what it is made of, or lower the step size
         owners: dict[int, tuple[tuple[str, ...], str]] = {}
         for name, network in self._networks():
             for key, module in network.module.named_modules():
-                default = (f"outputs of layer {key!r}" if key else "outputs",)
-                owners[id(module)] = getattr(network.module, "columns", default), name
+                owners[id(module)] = getattr(network.module, "columns", (f"outputs of layer {key!r}",)), name
         for source, output in answers:
             columns, name = owners.get(id(source), (("outputs",), "a network"))
             for column, part in zip(columns, output.chunk(len(columns), -1), strict=False):
@@ -278,8 +277,9 @@ and what it is made of, or lower the step size
 
     def _found(self, answers: list[Answer], optimizer: Optimizer | None = None) -> tuple[str, str] | None:
         """What is not finite, the reason before what follows from it, and what to do."""
-        if row := self._bad_row():
-            return row, LOOK
+        with suppress(Exception):  # rows that cannot be read may be the reason for all this
+            if row := self._bad_row():
+                return row, LOOK
         groups = [(self._state(), GO_BACK), (self._outputs(answers), LOOK)]
         groups += [] if optimizer is None else [(self._gradients(optimizer), LOOK)]
         return next(((said, advice) for suspects, advice in groups if (said := _problem(suspects))), None)

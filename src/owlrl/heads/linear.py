@@ -195,13 +195,14 @@ class MultiHeadLinear(nn.Linear):
         """(B, F) → (B, A) by the active head; inside the library also by all heads or per row."""
         pointer = self.pointer
         index = pointer.index
-        if isinstance(index, int) and index == 0:
-            out = F.linear(input, self.weight, self.bias)
-        elif isinstance(index, int):
-            # past nn.Module's look for attributes, and its call: a learner's updates come here many times
-            heads = cast("dict[str, nn.Module]", cast(nn.Module, self._modules["extra_heads"])._modules)
-            own = heads[str(index - 1)]._parameters
-            out = F.linear(input, cast(Tensor, own["weight"]), own["bias"])
+        if isinstance(index, int):
+            if index == 0:
+                out = F.linear(input, self.weight, self.bias)
+            else:
+                # past nn.Module's look for attributes, and its call: a learner's updates come here many times
+                heads = cast("dict[str, nn.Module]", cast(nn.Module, self._modules["extra_heads"])._modules)
+                own = heads[str(index - 1)]._parameters
+                out = F.linear(input, cast(Tensor, own["weight"]), own["bias"])
         else:
             layers = [self, *cast("list[nn.Linear]", self.extra_heads._modules.values())]
             if isinstance(index, str):
