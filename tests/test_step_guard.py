@@ -1,6 +1,7 @@
 """StepGuard: steps only inside a task and only with finite gradients."""
 
 import copy
+import inspect
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 
@@ -12,7 +13,7 @@ from sb3_contrib import QRDQN
 from stable_baselines3 import DDPG, DQN, SAC, TD3
 from torch import nn
 
-from owlrl import ActorCriticLearner, MultiHeadQ, OwlWrapper, QLearner, Trained
+from owlrl import ActorCriticLearner, MultiHeadQ, OwlWrapper, QLearner, Trained, step_guard
 from owlrl.describe.outputs import GaussianQ
 from owlrl.errors import NonFiniteError, OwlStateError
 from owlrl.learners import SAC as OurSAC
@@ -54,9 +55,7 @@ def test_a_step_with_bad_numbers_is_not_made(factor):
     guard.begin("a")
     before = q.trunk.weight.clone()
     backward(q, optimizer, factor)
-    with pytest.raises(
-        NonFiniteError, match=r"task 'a', step 1: the gradient of 'trunk.weight' in network 'q'"
-    ):
+    with pytest.raises(NonFiniteError, match=r"task 'a', step 1: the loss is not finite"):
         optimizer.step()
     assert torch.equal(before, q.trunk.weight)
 
@@ -487,8 +486,87 @@ def test_a_squared_error_that_overflows_is_stopped():
     loss = (q(torch.ones(1, 2)) - 1e20).square().mean()
     loss.backward()
     assert torch.isinf(loss) and all(torch.isfinite(p.grad).all() for p in q.parameters())
-    with pytest.raises(NonFiniteError, match=r"gradient of 'trunk.weight' in network 'q' is too large to be"):
+    with pytest.raises(NonFiniteError, match=r"the loss is not finite \(inf\)"):
         optimizer.step()
+
+
+@pytest.mark.parametrize("call", [torch.Tensor.backward, lambda loss: torch.autograd.backward([loss])])
+def test_an_infinite_loss_with_a_finite_gradient_is_stopped(call):
+    q, optimizer, guard = make()
+    guard.begin("a")
+    before = q.trunk.weight.clone()
+    for number in (1e30, torch.inf, 0.0):  # a large loss is allowed to be; the last of several may be finite
+        call(q(torch.ones(1, 2)).sum() + number)
+        if number == 1e30:
+            optimizer.step()
+            assert not torch.equal(before, q.trunk.weight)
+            before = q.trunk.weight.clone()
+    with pytest.raises(NonFiniteError, match=r"task 'a', step 2: the loss is not finite \(inf\)"):
+        optimizer.step()
+    assert torch.equal(before, q.trunk.weight)
+    optimizer.zero_grad()
+    call(q(torch.ones(1, 2)).sum())
+    optimizer.step()
+    assert guard.steps == 2
+
+
+@pytest.fixture
+def plain(monkeypatch):
+    """Torch's own ``backward``, whatever tasks other tests have left open."""
+    monkeypatch.setattr(step_guard, "_listeners", weakref.WeakKeyDictionary())
+    monkeypatch.setattr(step_guard, "_torch_backward", None)
+    monkeypatch.setattr(torch.autograd, "backward", inspect.unwrap(torch.autograd.backward))
+    return torch.autograd.backward
+
+
+def test_torch_is_as_it_was_when_no_task_is_open(plain):
+    _, _, one = make()
+    q, optimizer, two = make()
+    one.begin("a")
+    two.begin("b")
+    one.end()
+    assert torch.autograd.backward is not plain
+    (q(torch.ones(1, 2)).sum() + torch.nan).backward()
+    with pytest.raises(NonFiniteError, match="task 'b', step 1: the loss is not finite"):
+        optimizer.step()
+    two.end()
+    assert torch.autograd.backward is plain
+
+
+def test_what_others_put_around_backward_stays(plain):
+    calls = []
+    q, optimizer, guard = make()
+    guard.begin("a")
+    ours = torch.autograd.backward
+
+    def theirs(*args, **kwargs):
+        calls.append(args)
+        return ours(*args, **kwargs)
+
+    torch.autograd.backward = theirs
+    try:
+        guard.end()
+        q(torch.ones(1, 2)).sum().backward()
+        guard.begin("a")
+        assert torch.autograd.backward is theirs
+        (q(torch.ones(1, 2)).sum() + torch.inf).backward()
+        assert len(calls) == 2
+        with pytest.raises(NonFiniteError, match="the loss is not finite"):
+            optimizer.step()
+    finally:
+        torch.autograd.backward = ours
+        guard.end()
+    assert torch.autograd.backward is plain
+
+
+def test_the_loss_of_another_thread_is_another_ones():
+    q, optimizer, guard = make()
+    guard.begin("a")
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(lambda: (torch.ones(1, requires_grad=True) * torch.inf).sum().backward()).result()
+    backward(q, optimizer)
+    optimizer.step()
+    assert guard.steps == 1
 
 
 def test_an_error_that_outputs_led_to_names_them():

@@ -1,10 +1,10 @@
-"""Numbers that are not finite, put into rows, weights, temperatures and outputs of every kind of learner."""
+"""Numbers that are not finite, in rows, weights, temperatures, outputs and losses of every learner kind."""
 
 from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -140,9 +140,10 @@ class Fault:
     def _meddle(self) -> None:
         with torch.no_grad():
             self.what = self.spoil(self)
-        self._note()
+        self.note()
 
-    def _note(self) -> None:
+    def note(self) -> None:
+        """Keep the weights as they are now."""
         self.before = copy.deepcopy(dict(self.numbers()))
 
     def networks(self) -> dict[str, Any]:
@@ -159,7 +160,7 @@ class Fault:
             if self.due == -STEPS:
                 acting = len(inputs[0]) == 1  # before a step of the environment; else in an update
                 self.due = self.env.left - acting
-                self._note()
+                self.note()
             return inputs if given is None else (torch.full_like(inputs[0], given),)
 
         layer.register_forward_pre_hook(hook)
@@ -249,14 +250,38 @@ def size(rng: random.Random) -> Callable[[Fault], str]:
     return spoil
 
 
+def loss(rng: random.Random) -> Callable[[Fault], str]:
+    """Adds a number to the loss of one of the next calls of ``backward``: the gradient stays as it is."""
+
+    def spoil(fault: Fault) -> str:
+        value, calls, plain = rng.choice(BAD), rng.randrange(3), torch.Tensor.backward
+        fault.due = -STEPS
+
+        def backward(found: Tensor, *args: Any, **kwargs: Any) -> None:
+            nonlocal calls
+            if calls:
+                calls -= 1
+                return plain(found, *args, **kwargs)
+            torch.Tensor.backward = plain  # type: ignore[method-assign]
+            fault.due = fault.env.left
+            fault.note()
+            return plain(found + value, *args, **kwargs)
+
+        torch.Tensor.backward = backward  # type: ignore[assignment, method-assign]
+        return f"the loss of the {calls + 1}. call is {value}"
+
+    return spoil
+
+
 def _spoiled(
     count: int,
     rng: random.Random,
     kinds: dict[str, Callable[[random.Random], Callable[[Fault], str]]],
+    among: Iterable[str] = LEARNERS,
 ) -> Outcome:
-    outcome, learners = Outcome(), dict.fromkeys(LEARNERS, 0)
+    outcome, learners = Outcome(), dict.fromkeys(among, 0)
     for run in range(count):
-        name = rng.choice(LEARNERS)
+        name = rng.choice(list(learners))
         learners[name] += 1
         # layers of a compiled update are copies: what is done to the originals is not seen there
         fit = [kind for kind in kinds if not (kind == "output" and name.endswith("compiled"))]
@@ -278,3 +303,10 @@ def spoiled_weights(count: int, rng: random.Random, directory: Path) -> Outcome:
 def spoiled_outputs(count: int, rng: random.Random, directory: Path) -> Outcome:
     """Of networks with finite weights: the first update that uses it must be refused."""
     return _spoiled(count, rng, {"output": output, "size": size})
+
+
+@check("a loss that is not finite, its gradient is, at a random step", short=4, quick=40, full=400)
+def spoiled_losses(count: int, rng: random.Random, directory: Path) -> Outcome:
+    """As a script makes it that divides by zero: the step that would follow must be refused."""
+    # a compiled update calls no ``backward``: its own loss is one of the numbers that it looks at
+    return _spoiled(count, rng, {"loss": loss}, [name for name in LEARNERS if not name.endswith("compiled")])

@@ -6,8 +6,10 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import wraps
 from threading import get_ident
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -36,10 +38,11 @@ class StepGuard:
     """Checks every optimizer step of a wrapped learner before it is made.
 
     A step outside a task is refused, and so is one with numbers that are not finite, or too large to be
-    squared: the weights stay as they are. Looked at are new rows, the gradient with the regularizer's share,
-    what the output layers of networks and targets answered since the last step, temperatures, and before the
-    first step of every update the weights of networks and targets: an infinite reward, target or
-    log-variance has a finite gradient in some losses, and a weight may show nowhere else.
+    squared: the weights stay as they are. Looked at are new rows, the losses that ``backward`` was called
+    on, the gradient with the regularizer's share, what the output layers of networks and targets answered
+    since the last step, temperatures, and before the first step of every update the weights of networks and
+    targets: an infinite reward, target or log-variance has a finite gradient in some losses, and a weight may
+    show nowhere else.
 
     Args:
         learner: the learner, its networks bound.
@@ -56,13 +59,13 @@ class StepGuard:
     >>> optimizer = torch.optim.SGD(q.parameters(), lr=0.1)
     >>> guard = StepGuard(QLearner(q, None, optimizer))
     >>> guard.begin("left")
-    >>> (q(torch.ones(1, 1)).sum() * float("nan")).backward()
+    >>> (q(torch.ones(1, 1)).sum() + float("inf")).backward()
     >>> optimizer.step()
     Traceback (most recent call last):
     ...
-    owlrl.errors.NonFiniteError: task 'left', step 1: the gradient of 'trunk.weight' in network 'q' is not \
-finite (nan); the step was not made and the weights are as before. Look for NaN or infinity in the loss \
-and what it is made of, or lower the step size
+    owlrl.errors.NonFiniteError: task 'left', step 1: the loss is not finite (inf); the step was not made \
+and the weights are as before. Look for NaN or infinity in the loss and what it is made of, or lower the \
+step size
     >>> guard.detach()
     """
 
@@ -94,7 +97,8 @@ and what it is made of, or lower the step size
         self._idle = [IdleHeads(o) for o in {id(o): o for o in learner.optimizers.values()}.values()]
         self._pointers = list({id(n.pointer): n.pointer for _, n in self._networks()}.values())
         self._answers: deque[Answer] = deque(maxlen=ANSWERS)  # since the last step
-        self._thread = 0  # whose answers they are
+        self._losses: deque[Tensor] = deque(maxlen=ANSWERS)  # those ``backward`` was called on since then
+        self._thread = 0  # whose answers and losses they are
         self._weights: list[Tensor] = []  # of shared layers and of the active head, targets' too
         self._begun: list[int] = []  # the optimizers whose steps were begun in this update
 
@@ -206,8 +210,9 @@ and what it is made of, or lower the step size
 
     def _check_numbers(self, optimizer: Optimizer) -> None:
         """Gradients and what the networks answered since the last step; once per update the weights, too."""
-        answers = list(self._answers)
+        answers, losses = list(self._answers), list(self._losses)
         self._answers.clear()
+        self._losses.clear()
         if get_ident() != self._thread:  # another one trains than the one that entered the task
             self._listen(self._answers)
         numbers = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
@@ -215,20 +220,22 @@ and what it is made of, or lower the step size
             numbers += self._weights
         for log_alpha in (t.log_alpha.detach() for t in self._temperatures):
             numbers += [log_alpha, log_alpha.exp()]
-        if all_finite(numbers + [output for _, output in answers], large=self._large):
+        if all_finite(numbers + losses + [output for _, output in answers], large=self._large):
             return
         answers = _still_answers(answers)
-        if all_finite(numbers + [output for _, output in answers], large=self._large):
+        if all_finite(numbers + losses + [output for _, output in answers], large=self._large):
             return
-        if found := self._found(answers, optimizer):
+        if found := self._found(answers, optimizer, losses):
             raise NonFiniteError(f"{self._refused(found[0])}. {found[1]}")
 
     def _listen(self, answers: deque[Answer] | None) -> None:
         """Forget what was answered; this thread's next answers go to ``answers``."""
         self._thread = get_ident()
         self._answers.clear()
+        self._losses.clear()
         for pointer in self._pointers:
             pointer.listen(answers)
+        _hear_losses(self, None if answers is None else (self._thread, self._losses))
 
     def _refused(self, problem: str) -> str:
         """Where it was, and what has not happened: an update of several optimizers may be half made."""
@@ -275,14 +282,54 @@ and what it is made of, or lower the step size
             if parameter.grad is not None:
                 yield f"the gradient of {names.get(id(parameter), other)} is", parameter.grad
 
-    def _found(self, answers: list[Answer], optimizer: Optimizer | None = None) -> tuple[str, str] | None:
+    def _found(
+        self, answers: list[Answer], optimizer: Optimizer | None = None, losses: Iterable[Tensor] = ()
+    ) -> tuple[str, str] | None:
         """What is not finite, the reason before what follows from it, and what to do."""
         with suppress(Exception):  # rows that cannot be read may be the reason for all this
             if row := self._bad_row():
                 return row, LOOK
         groups = [(self._state(), GO_BACK), (self._outputs(answers), LOOK)]
+        unknown = [
+            ("the loss is", loss[~loss.isfinite()]) for loss in losses
+        ]  # a large one has a right to be
+        groups += [(iter(unknown), LOOK)]
         groups += [] if optimizer is None else [(self._gradients(optimizer), LOOK)]
         return next(((said, advice) for suspects, advice in groups if (said := _problem(suspects))), None)
+
+
+_listeners: WeakKeyDictionary[StepGuard, tuple[int, deque[Tensor]]] = WeakKeyDictionary()  # thread, losses
+_torch_backward: Callable[..., Any] | None = None  # torch's, while ours is in its place
+
+
+@wraps(torch.autograd.backward)
+def _backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+    """`torch.autograd.backward`, which also ``loss.backward()`` calls, with a note of what it is called on.
+
+    Torch has no hook there, and nothing else shows a loss that is infinite while its gradient is not.
+    """
+    if not torch.compiler.is_compiling():
+        for thread, losses in list(_listeners.values()):
+            if thread == get_ident():
+                found = [tensors] if isinstance(tensors, Tensor) else tensors
+                losses += [x.detach() for x in found if isinstance(x, Tensor) and x.dtype != torch.float16]
+    return (_torch_backward or torch.autograd.backward)(tensors, *args, **kwargs)
+
+
+def _hear_losses(guard: StepGuard, listener: tuple[int, deque[Tensor]] | None) -> None:
+    """Note the losses of a thread from now on, or no longer; torch is as it was when nobody listens.
+
+    Ours stays, without effect, where somebody has put theirs around it.
+    """
+    global _torch_backward
+    if listener is not None:
+        _listeners[guard] = listener
+    else:
+        _listeners.pop(guard, None)
+    if _listeners and _torch_backward is None:
+        _torch_backward, torch.autograd.backward = torch.autograd.backward, _backward
+    elif not _listeners and _torch_backward is not None and torch.autograd.backward is _backward:
+        torch.autograd.backward, _torch_backward = _torch_backward, None
 
 
 def _named(network: MultiHead) -> list[tuple[str, nn.Parameter]]:
