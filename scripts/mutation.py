@@ -51,6 +51,7 @@ STRATA = {
     "evidence": "evidence/*.py",
     "td": "td.py",
     "wrapper": "wrapper*.py",
+    "guard": "step_guard.py",
     "checkpoint": "checkpoint.py",
 }
 PARTS = (  # of the tests: those of the strata and those that use them most, in portions of a minute
