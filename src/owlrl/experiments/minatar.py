@@ -1,4 +1,4 @@
-"""Three games of MinAtar, one after the other, twice; owlrl's DQN (extra benchmarks).
+"""Three games of MinAtar, one after the other, three times; owlrl's DQN (extra benchmarks).
 
 Screens of 10 × 10 cells with a channel per kind of thing; games with fewer kinds have empty channels.
 """
@@ -66,7 +66,7 @@ class Cells(nn.Module):
 
 tasks = {game: partial(make, game) for game in GAMES}
 steps = 200_000
-rounds = 2
+rounds = 3
 methods = ["bare", "alone", "one head with rehearsal", "owl"]
 seeds = 2
 eval_episodes = 32
