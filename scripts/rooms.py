@@ -122,10 +122,10 @@ WALK = {
     ],
     "a task ends": [
         ("memory", "rows of the task"),
-        ("heads", "its head answers"),
-        ("regularizers", "stores the answers"),
         ("evidence", "fits a model"),
-        ("replay", "is emptied"),
+        ("heads", "its head answers"),
+        ("regularizers", "stores, settles"),
+        ("replay", "empty for the next"),
     ],
     "task unknown": [
         ("selection", "draws a head"),

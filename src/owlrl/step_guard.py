@@ -69,7 +69,7 @@ step size
     >>> guard.detach()
     """
 
-    needs_no_gradient = True  # looks at those there are; a step that is made elsewhere looks itself
+    needs_no_gradient = True  # looks at those there are; a compiled step (learners/compiled.py) looks itself
 
     def __init__(
         self,

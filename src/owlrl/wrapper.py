@@ -496,7 +496,10 @@ replay=TaskScopedReplay, tasks=['left', 'right'])
         self._current = self._open = name
 
     def _finish(self, name: str, record: TaskRecord) -> None:
-        """End the visit: everything is remembered, or nothing has changed and it can be ended again."""
+        """End the visit: all is remembered, or nothing has changed and it can be ended again.
+
+        Memory, evidence, regularizer (which may change shared weights: it lets them settle), replay.
+        """
         assert self.replay is not None
         self._look()
         if not self.memory[name].seen:

@@ -106,8 +106,11 @@ class Sums:
 class ChangeFinder:
     """Sums the evidence of a `Detector` over a stream, holds back suspicious rows, and decides.
 
-    Feed it all rows with `see`. Rows beyond suspicion are learned as the current task's. After a `Change`
-    call `enter` with the task's name; the rows since the change are then that task's.
+    Feed it all rows with `see`. Rows beyond suspicion are learned as the current task's. A `Change` comes
+    when a sum reaches the detector's threshold times the model's doubt: to the known task that fits best, or
+    to a new one if none fits and the current model is mature. It also comes when a known task explains
+    rows in states strange to this one, and when two tasks turn out to be one (``merged``). After it call
+    `enter` with the task's name; the rows since the change are then that task's.
 
     Args:
         detector: distinguishes tasks.

@@ -47,7 +47,7 @@ class TaskMemory:
 
     - ``starts``: segments that start an episode, a quarter of the capacity;
     - ``rare``: segments with a reward unlike the most common one so far, while at most one segment in
-      ten has such a reward; a quarter;
+      ten has such a reward; a quarter. One that also starts an episode belongs here;
     - ``rest``: half.
 
     The others use what one stratum does not need. ``weight`` of a row is (rows seen / rows kept) of its

@@ -153,7 +153,7 @@ class DistillationRegularizer(Regularizer):
         self._fused: dict[str, tuple[object, Fused | None]] = {}  # per network, and what it was made for
 
     def remember(self, task: str, context: Mapping[str, Consolidation]) -> None:
-        """Keep the outputs of ``task`` now; replaces what was kept of it."""
+        """Keep the outputs of ``task``, in place of earlier ones; then let the shared layers settle."""
         held = self._check_context(task, context)
         if self.states == "memory":
             before = self.kept

@@ -47,8 +47,8 @@ class SB3Replay(BufferReplay):
     """Gives the model a new buffer for every task, refilled with the newest rows of an earlier visit.
 
     A new one, since some kinds of buffers still reach rows of the old task after ``reset``. The model's
-    environment changes at the same moment. Samples are what the networks see, new rows are raw; actions
-    are in the environment's units.
+    environment changes at the same moment. How new rows are found and saved is `BufferReplay`'s. Samples are
+    what the networks see, new rows are raw; actions are in the environment's units.
 
     >>> from stable_baselines3 import DQN
     >>> from owlrl import OwlWrapper
