@@ -62,8 +62,8 @@ COMMANDS = {
     "train, finished": f"train {SMALL} --output {{here}}/runs",
     "evaluate": "evaluate {checkpoint} --episodes 1",
     "report": "report {here}/runs --output {here}/report-{number}.html --episodes 0",
-    "compare": "compare {here}/study.py --output {here}/compared-{number}",
-    "diagnose": "diagnose {here}/study.py",
+    "compare": "compare {here}/my_study.py --output {here}/compared-{number}",
+    "diagnose": "diagnose {here}/my_study.py",
 }
 PLACES = {  # instead of a file or a directory
     "a file": "{here}/file",
@@ -88,7 +88,7 @@ TAKEN = {
     "report to": "report {here}/runs --episodes 0 --output {place}",
     "reproduce to": "reproduce crossroads --list --output {place}",
     "compare": "compare {place}",
-    "compare to": "compare {here}/study.py --output {place}",
+    "compare to": "compare {here}/my_study.py --output {place}",
     "diagnose": "diagnose {place}",
 }
 

@@ -428,6 +428,18 @@ def test_a_file_gives_the_same_study(tmp_path):
     }
 
 
+def test_a_method_that_only_the_file_has_is_chosen_by_its_name(tmp_path):
+    text = STUDY.replace('["bare"]', '["bare", Fresh(), Wrapped("mine")]')
+    text = "from owlrl.experiments import Wrapped\nfrom tests.experiments.signs import Fresh\n" + text
+    path = write_study(tmp_path, text)
+    chosen = compare_file(path, methods=("fresh model", "owl"), seeds=1, jobs=2, progress=False)
+    assert chosen.methods == ["fresh model", "owl"]
+    work, _ = module.file_work(path, methods=["mine"], seeds=1)
+    assert [each.trial.method for each in work] == ["mine", "random actions"]
+    with pytest.raises(OwlValueError, match="method is 'other'; expected one of"):
+        module.file_work(path, methods=["other"])
+
+
 def test_studies_of_the_package_do_not_hide_libraries(tmp_path):
     before, package = list(sys.path), Path(module.__file__).parent
     module.file_work(package / "cheetah.py", seeds=1)

@@ -387,6 +387,9 @@ def _plan_of_file(path: str, text: str, chosen: Mapping[str, Any]) -> tuple[Plan
             )
     else:
         told = {name: getattr(module, name) for name in names if hasattr(module, name)}
+    own = {method.name: method for method in told.get("methods", ()) if hasattr(method, "name")}
+    if "methods" in chosen:  # by name, also those that only the file has
+        chosen = {**chosen, "methods": [own.get(str(method), method) for method in chosen["methods"]]}
     told = {**told, **chosen}
     if missing := [name for name in ("make_model", "tasks", "steps") if name not in told]:
         raise OwlValueError(f"compare: {path} has no {' and no '.join(missing)}; define them there")
