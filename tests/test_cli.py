@@ -258,6 +258,8 @@ def test_evaluate_equals_the_evaluation_of_training(trained, capsys):
         (["reproduce", "sc3", "--frames", "0"], "frames is 0"),
         (["reproduce", "sc3", "--methods", "owl", "dqn"], "methods has dqn; sc3 has experience-replay, owl"),
         (["compare", "nowhere.py"], "nowhere.py cannot be read"),
+        (["compare", os.devnull], "no file, but a device or a pipe"),
+        (["diagnose", "."], "cannot be read (a directory)"),
         (["compare", __file__], "has no make_model and no tasks and no steps"),
         (["reproduce", "sc3", "--seeds", "0"], "seeds is 0"),
         (["reproduce", "sc3", "--jobs", "0"], "jobs is 0"),

@@ -71,6 +71,29 @@ def test_bad_numbers_that_the_head_does_not_see_are_found_too():
     assert torch.equal(before, q.heads[0].weight)
 
 
+def test_idle_heads_are_out_of_the_optimizer_and_the_parameters_inside_a_task():
+    q, optimizer, guard = make()
+    q.add_head(optimizer=optimizer)
+    mine, idle = list(q.heads[0].parameters()), list(q.heads[1].parameters())
+
+    def there(found):
+        return [sum(p is q for q in found) for p in (*mine, *idle)]
+
+    def everywhere():
+        return there([p for group in optimizer.param_groups for p in group["params"]]), there(
+            list(q.parameters())
+        )
+
+    for _ in range(2):
+        assert everywhere() == ([1, 1, 1, 1], [1, 1, 1, 1])
+        guard.begin("a")
+        assert everywhere() == ([1, 1, 0, 0], [1, 1, 0, 0])
+        guard.end()
+    guard.begin("a")
+    guard.detach()
+    assert everywhere() == ([1, 1, 1, 1], [1, 1, 1, 1])
+
+
 def test_steps_are_refused_while_paused():
     q, optimizer, guard = make()
     guard.begin("a")

@@ -158,6 +158,18 @@ def test_heads_are_made_on_first_visits_and_selected_again():
     assert owl.tasks["a"].steps == 16 and owl.current_task is None
 
 
+def test_heads_enter_a_task_without_a_gradient():
+    script = make_script()
+    owl = OwlWrapper(script.learner())
+    with owl.task("a"):
+        train(script, Signs(), 40)
+        script.q(torch.ones(1, SIZE)).sum().backward()
+        assert all(p.grad is not None for p in script.q.heads[0].parameters())
+    with owl.task("b"):
+        assert all(p.grad is None for head in script.q.heads for p in head.parameters())
+        train(script, Signs(), 40)
+
+
 def test_idle_heads_do_not_move():
     script = make_script("plain")
     owl = OwlWrapper(script.learner(), regularizer=EWCRegularizer(10.0))

@@ -364,6 +364,8 @@ def _same(plan: Plan) -> Plan:
 
 def _read(path: str | os.PathLike[str]) -> str:
     try:
+        if Path(path).exists() and not Path(path).is_file():  # some devices never end
+            raise OSError("a directory" if Path(path).is_dir() else "no file, but a device or a pipe")
         return Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise OwlValueError(f"compare: {path} cannot be read ({error}); expected a file of Python") from error
