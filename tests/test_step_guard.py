@@ -71,6 +71,14 @@ def test_bad_numbers_that_the_head_does_not_see_are_found_too():
     assert torch.equal(before, q.heads[0].weight)
 
 
+@pytest.mark.parametrize("bad", range(3))
+def test_every_one_of_large_and_small_tensors_counts(bad):
+    tensors = [torch.ones(3), torch.ones(step_guard.SMALL + 1), torch.ones(150, 150)]
+    assert all_finite(tensors, large=True)
+    tensors[bad].view(-1)[-1] = torch.nan
+    assert not all_finite(tensors, large=True)
+
+
 def test_idle_heads_are_out_of_the_optimizer_and_the_parameters_inside_a_task():
     q, optimizer, guard = make()
     q.add_head(optimizer=optimizer)
