@@ -16,10 +16,10 @@ import torch
 
 import owlrl
 import scripts.faults
-from scripts.faults import commands, files, loads, long, numbers, runs
+from scripts.faults import files, loads, long, numbers, runs, situations
 from scripts.faults.checks import CHECKS, CannotRunError, Check, Outcome
 
-ALL = (files, loads, runs, long, numbers, commands)  # each enters its checks
+ALL = (files, loads, runs, long, numbers, situations)  # each enters its checks
 HEADER = "| check | runs | faults | seconds | |\n|---|---:|---:|---:|---|"
 MARKS = ("<!-- campaign: written by make faults FULL=1 -->\n", "<!-- end of the campaign -->\n")
 
