@@ -60,6 +60,13 @@ def test_the_right_task_explains_its_rewards(fitted, paying):
     assert losses.mean(1)[paying] < 0.5 * wrong.min()
 
 
+def test_large_rewards_are_predicted_in_their_own_size():
+    evidence = RewardEvidence(seed=0, updates=500, hidden=32)
+    seen = rows(0)
+    evidence.calibrate(None, 0, replace(seen, reward=1_000.0 + 200.0 * seen.reward))
+    assert evidence.scales[0] < 30.0
+
+
 def test_any_choice_and_order_of_heads(fitted):
     seen = rows(1, 5, seed=3)
     every = fitted.losses(None, seen, np.arange(3))
