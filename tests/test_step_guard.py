@@ -545,7 +545,7 @@ def test_an_infinite_loss_with_a_finite_gradient_is_stopped(call):
 def plain(monkeypatch):
     """Torch's own ``backward``, whatever tasks other tests have left open."""
     monkeypatch.setattr(step_guard, "_listeners", weakref.WeakKeyDictionary())
-    monkeypatch.setattr(step_guard, "_torch_backward", None)
+    monkeypatch.setattr(step_guard, "_replaced", False)
     monkeypatch.setattr(torch.autograd, "backward", inspect.unwrap(torch.autograd.backward))
     return torch.autograd.backward
 
@@ -588,6 +588,19 @@ def test_what_others_put_around_backward_stays(plain):
         torch.autograd.backward = ours
         guard.end()
     assert torch.autograd.backward is plain
+
+
+def test_ours_still_works_for_somebody_who_kept_it(plain, monkeypatch):
+    q, _, guard = make()
+    guard.begin("a")
+    ours = torch.autograd.backward
+    guard.end()
+    for _ in range(2):  # put back by hand, outside a task and before the next one
+        monkeypatch.setattr(torch.autograd, "backward", ours)
+        q(torch.ones(1, 2)).sum().backward()
+        guard.begin("a")
+        q(torch.ones(1, 2)).sum().backward()
+        guard.end()
 
 
 def test_the_loss_of_another_thread_is_another_ones():

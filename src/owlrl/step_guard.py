@@ -28,7 +28,7 @@ __all__ = ["StepGuard"]
 
 PLAIN = (torch.float32, torch.float64)
 SMALL = 2**14  # numbers of a tensor that is looked at together with others
-ANSWERS = 64  # the newest outputs that are kept for the next step
+NEWEST = 64  # outputs, and losses, that are kept for the next step
 GO_BACK = "Go back to a saved state"
 LOOK = "Look for NaN or infinity in the loss and what it is made of, or lower the step size"
 Suspect = tuple[str, Tensor]  # what it is, for a message, and its numbers
@@ -96,8 +96,8 @@ step size
         self._handles += [o.register_step_post_hook(self._after_step) for o in optimizers.values()]
         self._idle = [IdleHeads(o) for o in {id(o): o for o in learner.optimizers.values()}.values()]
         self._pointers = list({id(n.pointer): n.pointer for _, n in self._networks()}.values())
-        self._answers: deque[Answer] = deque(maxlen=ANSWERS)  # since the last step
-        self._losses: deque[Tensor] = deque(maxlen=ANSWERS)  # those ``backward`` was called on since then
+        self._answers: deque[Answer] = deque(maxlen=NEWEST)  # since the last step
+        self._losses: deque[Tensor] = deque(maxlen=NEWEST)  # those ``backward`` was called on since then
         self._thread = 0  # whose answers and losses they are
         self._weights: list[Tensor] = []  # of shared layers and of the active head, targets' too
         self._begun: list[int] = []  # the optimizers whose steps were begun in this update
@@ -229,7 +229,7 @@ step size
             raise NonFiniteError(f"{self._refused(found[0])}. {found[1]}")
 
     def _listen(self, answers: deque[Answer] | None) -> None:
-        """Forget what was answered; this thread's next answers go to ``answers``."""
+        """Forget answers and losses; note this thread's next ones, the answers in ``answers``, or none."""
         self._thread = get_ident()
         self._answers.clear()
         self._losses.clear()
@@ -289,20 +289,18 @@ step size
         with suppress(Exception):  # rows that cannot be read may be the reason for all this
             if row := self._bad_row():
                 return row, LOOK
-        groups = [(self._state(), GO_BACK), (self._outputs(answers), LOOK)]
-        unknown = [
-            ("the loss is", loss[~loss.isfinite()]) for loss in losses
-        ]  # a large one has a right to be
-        groups += [(iter(unknown), LOOK)]
+        lost = (("the loss is", loss[~loss.isfinite()]) for loss in losses)  # it may be large
+        groups = [(self._state(), GO_BACK), (self._outputs(answers), LOOK), (lost, LOOK)]
         groups += [] if optimizer is None else [(self._gradients(optimizer), LOOK)]
         return next(((said, advice) for suspects, advice in groups if (said := _problem(suspects))), None)
 
 
 _listeners: WeakKeyDictionary[StepGuard, tuple[int, deque[Tensor]]] = WeakKeyDictionary()  # thread, losses
-_torch_backward: Callable[..., Any] | None = None  # torch's, while ours is in its place
+_torch_backward: Callable[..., Any] = torch.autograd.backward  # what ours is in the place of, and calls
+_replaced = False
 
 
-@wraps(torch.autograd.backward)
+@wraps(_torch_backward)
 def _backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
     """`torch.autograd.backward`, which also ``loss.backward()`` calls, with a note of what it is called on.
 
@@ -313,7 +311,7 @@ def _backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
             if thread == get_ident():
                 found = [tensors] if isinstance(tensors, Tensor) else tensors
                 losses += [x.detach() for x in found if isinstance(x, Tensor) and x.dtype != torch.float16]
-    return (_torch_backward or torch.autograd.backward)(tensors, *args, **kwargs)
+    return _torch_backward(tensors, *args, **kwargs)
 
 
 def _hear_losses(guard: StepGuard, listener: tuple[int, deque[Tensor]] | None) -> None:
@@ -321,15 +319,16 @@ def _hear_losses(guard: StepGuard, listener: tuple[int, deque[Tensor]] | None) -
 
     Ours stays, without effect, where somebody has put theirs around it.
     """
-    global _torch_backward
+    global _torch_backward, _replaced
     if listener is not None:
         _listeners[guard] = listener
     else:
         _listeners.pop(guard, None)
-    if _listeners and _torch_backward is None:
-        _torch_backward, torch.autograd.backward = torch.autograd.backward, _backward
-    elif not _listeners and _torch_backward is not None and torch.autograd.backward is _backward:
-        torch.autograd.backward, _torch_backward = _torch_backward, None
+    there = torch.autograd.backward
+    if _listeners and not _replaced and there is not _backward:
+        _torch_backward, torch.autograd.backward, _replaced = there, _backward, True
+    elif not _listeners and _replaced and there is _backward:
+        torch.autograd.backward, _replaced = _torch_backward, False
 
 
 def _named(network: MultiHead) -> list[tuple[str, nn.Parameter]]:

@@ -434,8 +434,9 @@ def test_a_method_that_only_the_file_has_is_chosen_by_its_name(tmp_path):
     path = write_study(tmp_path, text)
     chosen = compare_file(path, methods=("fresh model", "owl"), seeds=1, jobs=2, progress=False)
     assert chosen.methods == ["fresh model", "owl"]
-    work, _ = module.file_work(path, methods=["mine"], seeds=1)
-    assert [each.trial.method for each in work] == ["mine", "random actions"]
+    for names in (["mine"], "mine"):
+        work, _ = module.file_work(path, methods=names, seeds=1)
+        assert [each.trial.method for each in work] == ["mine", "random actions"]
     with pytest.raises(OwlValueError, match="method is 'other'; expected one of"):
         module.file_work(path, methods=["other"])
 

@@ -390,9 +390,11 @@ def _plan_of_file(path: str, text: str, chosen: Mapping[str, Any]) -> tuple[Plan
     else:
         told = {name: getattr(module, name) for name in names if hasattr(module, name)}
     own = {method.name: method for method in told.get("methods", ()) if hasattr(method, "name")}
-    if "methods" in chosen:  # by name, also those that only the file has
-        chosen = {**chosen, "methods": [own.get(str(method), method) for method in chosen["methods"]]}
     told = {**told, **chosen}
+    if isinstance(told.get("methods"), str):
+        told["methods"] = [told["methods"]]
+    if "methods" in told:  # a name may be that of one that only the file has
+        told["methods"] = [own.get(m, m) if isinstance(m, str) else m for m in told["methods"]]
     if missing := [name for name in ("make_model", "tasks", "steps") if name not in told]:
         raise OwlValueError(f"compare: {path} has no {' and no '.join(missing)}; define them there")
     of_plan = ("tasks", *CHOSEN, *SETTINGS)
