@@ -37,8 +37,8 @@ demo: $(STAMP) ## train four tasks that contradict each other, one head against 
 test: $(STAMP) ## run the tests, the doctests and the README's code; with COVERAGE=1 coverage must reach its bar
 	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist worksteal $(if $(COVERAGE),--cov --cov-report=term)
 
-slow: $(STAMP) ## run the tests that take minutes
-	$(BIN)/python -m pytest -m slow
+slow: $(STAMP) ## run the tests that take minutes; TESTS=... only those of some files
+	$(BIN)/python -m pytest -m slow $(TESTS)
 
 gpu: $(STAMP) ## run the tests that need a CUDA device
 	$(BIN)/python -m pytest -m gpu tests/test_devices.py

@@ -57,7 +57,8 @@ def block(name: str) -> str:
     study = study_of(name)
     if study is None:
         return "\nNo run of this study is in the repository yet.\n\n"
-    text = f"Mean {STUDIES[name].unit} over tasks at the end, a dot per seed, by method; dotted: the bound."
+    bound = "" if STUDIES[name].bound is None else "; dotted: the bound"
+    text = f"Mean {STUDIES[name].unit} over tasks at the end, a dot per seed, by method{bound}."
     told, _, _ = study.table().partition("\n\n")
     (table,) = tables_in(study.table())
     shown = ("bare", "alone"), ("owl",)

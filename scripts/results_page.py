@@ -32,6 +32,7 @@ from benchmarks.defaults import table as defaults_table
 from benchmarks.mixed_rewards import table as mixed_table
 from owlrl.experiments import paper_tables, selections, study_runs, study_table, thousand
 from owlrl.experiments.multi_mnist import supervised_rows, supervised_table
+from owlrl.experiments.paper import lpg_ftw_table
 from scripts import compared
 from scripts.figures import GRID, MULTI_MNIST, NAMES, RUNS, THOUSAND, groups_of, speed_table, summary_table
 from scripts.results_data import ROOT, cells, folded, picked, results_in, tables_in
@@ -95,6 +96,7 @@ BLOCKS = {
     "paper-selection": selection_table,
     "paper-multi-mnist": lambda: supervised_table(supervised_rows(ROOT / MULTI_MNIST)),
     "paper-mixed": mixed_table,
+    "paper-lpg-ftw": lambda: lpg_ftw_table(results_in(f"{RUNS}/lpg-ftw")),
     "study-thousand": thousand_block,
     "study-speed": speed_block,
     **{f"study-{name}": partial(compared.block, name) for name in compared.STUDIES},

@@ -16,6 +16,7 @@ settings.register_profile(
     database=None,
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow],
+    max_examples=50,
 )
 settings.register_profile("explore", settings.get_profile("repeatable"), derandomize=False, max_examples=1000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))

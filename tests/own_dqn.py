@@ -100,12 +100,12 @@ def loss_of(script: Script, batch_size: int = 32) -> torch.Tensor:
     return F.smooth_l1_loss(script.q(obs).gather(1, action.view(-1, 1)).squeeze(1), goal)
 
 
-def train(script: Script, env: gym.Env, steps: int = 300, *, seed: int = 0, extra=lambda: 0.0) -> list[float]:
+def train(script: Script, env: gym.Env, steps: int = 160, *, seed: int = 0, extra=lambda: 0.0) -> list[float]:
     """The script's own loop: act, store, learn. Knows nothing of tasks."""
     obs, _ = env.reset(seed=seed)
     losses = []
     for step in range(steps):
-        epsilon = max(0.1, 1.0 - step / 120)
+        epsilon = max(0.1, 1.0 - step / 80)
         if script.rng.random() < epsilon:
             action = script.rng.randrange(SIZE)
         else:

@@ -227,10 +227,24 @@ assert not changed, f"importing owlrl changed the global state: {changed}"
 heavy = {"gymnasium", "matplotlib", "minigrid", "pygame", "sb3_contrib", "stable_baselines3", "tqdm", "tyro"}
 loaded = sorted(heavy & (set(sys.modules) - loaded_before))
 assert not loaded, f"importing owlrl imported {loaded}"
+assert "owlrl.envs" not in sys.modules
+
+try:
+    owlrl.OwlWrapper(3)
+except TypeError:
+    assert "stable_baselines3" not in sys.modules, "it is not imported before it is there"
+
+import gymnasium
+ours = lambda: {name for name in gymnasium.registry if name.startswith("owlrl/")}
+assert not ours(), "importing owlrl registers nothing"
+gymnasium.make("owlrl.envs:owlrl/DoorKey-v0", level=4)
+assert ours() == {
+    "owlrl/SimpleCrossing-v0", "owlrl/DoorKey-v0", "owlrl/Crossroads-v0", "owlrl/Pendulum-v0",
+    "owlrl/Reach-v0", "owlrl/FlippedCartPole-v0", "owlrl/WeakCartPole-v0"}
 """
 
 
-def test_importing_owlrl_changes_nothing_and_loads_no_extra():
+def test_importing_owlrl_changes_nothing_and_loads_and_registers_nothing_before_it_is_asked_for():
     done = subprocess.run([sys.executable, "-W", "error", "-c", IMPORT_PROBE], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 

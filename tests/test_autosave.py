@@ -154,7 +154,7 @@ def test_bad_arguments_are_named_together(tmp_path):
 
 def test_a_model_is_saved_before_its_rollouts_and_not_afterwards(tmp_path):
     """When nothing is half done: all updates of the rollout before are made, its rows are stored."""
-    for model, made in ((dqn(), "q"), (any_model(SB3SAC), "critic")):
+    for model, made in ((dqn(), "q"), (any_model(SB3SAC, train_freq=1), "critic")):
         owl, seen = OwlWrapper(model), []
         path = tmp_path / f"{made}.safetensors"
         with owl.autosave(path, seconds=1e-9) as saver:

@@ -3,9 +3,11 @@
 import ast
 import json
 import re
+from functools import partial
 from pathlib import Path
 
 from benchmarks import mixed_rewards
+from owlrl.experiments import Run, resolve_tasks
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
@@ -62,7 +64,12 @@ def test_rows_are_those_that_the_benchmarks_make():
         assert not odd and not missing, (module, odd, missing, "make bench")
 
 
-def test_mixed_rewards_measures_all_ways_to_act_and_tables_what_is_there(tmp_path):
+def test_mixed_rewards_measures_all_ways_to_act_and_tables_what_is_there(tmp_path, monkeypatch):
+    small = {"length": 1, "max_steps": 8, "breadcrumbs": True}
+    monkeypatch.setattr(mixed_rewards, "Run", partial(Run, arguments=small))
+    monkeypatch.setattr(mixed_rewards, "resolve_tasks", lambda tasks, _: resolve_tasks(tasks, small))
+    monkeypatch.setattr(mixed_rewards, "EPISODES", 8)
+    monkeypatch.setattr(mixed_rewards, "IN_A_ROW", 2)
     session = mixed_rewards.trained(0, scale=10.0, frames=64)
     assert session.tasks["crossroads-2"].reward.max() > 5 > session.tasks["crossroads-0"].reward.max()
     ways = ("oracle", *mixed_rewards.POLICIES)

@@ -36,7 +36,7 @@ trees = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(tree=trees)
 def test_plain_trees_come_back_equal(tree, tmp_path_factory):
     path = tmp_path_factory.mktemp("trees") / "state.safetensors"

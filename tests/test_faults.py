@@ -1,8 +1,5 @@
 """The fault campaign runs, a short version of it, and finds the faults that are put in its way."""
 
-import subprocess
-import sys
-
 import pytest
 
 from scripts.faults import __main__ as faults
@@ -10,12 +7,11 @@ from scripts.faults import files
 from scripts.faults.checks import CHECKS, CannotRunError, Check, Outcome
 
 
-def test_a_short_campaign_finds_nothing():
-    command = [sys.executable, "-m", "scripts.faults", "--short"]
-    run = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert run.returncode == 0 and "No faults." in run.stdout, run.stdout + run.stderr
-    assert "May be unable to run: none" in run.stdout
-    assert run.stdout.count("\n| ") == 1 + sum(bool(item.short) for item in CHECKS)
+def test_a_short_campaign_finds_nothing(capsys):
+    assert faults.main(["--short"]) == 0
+    told = capsys.readouterr().out
+    assert "No faults." in told and "May be unable to run: none" in told
+    assert told.count("\n| ") == 1 + sum(bool(item.short) for item in CHECKS)
 
 
 def test_the_table_goes_into_its_page_and_a_rerun_goes_on(tmp_path, monkeypatch):

@@ -42,6 +42,7 @@ class Line(gymnasium.Env):
 
 
 SCHEDULE = [("right", 700), ("left", 700), ("right", 600), ("left", 500)]
+FRAMES = sum(steps for _, steps in SCHEDULE)
 
 
 def lines(schedule=SCHEDULE):
@@ -61,12 +62,12 @@ def right_share(owl, task):
         return float(q(torch.eye(CELLS)).argmax(1).float().mean())
 
 
-def test_reference_learner_finds_tasks_that_come_back_and_learns_both():
+def test_reference_learner_finds_tasks_that_come_back_learns_both_and_mixes_no_rows():
     env = lines()
     agent = small_dqn(env)
     owl, events = OwlWrapper(agent, evidence=None), []
     with owl.stream(callback=events.append) as stream:
-        agent.learn(2_500)
+        agent.learn(FRAMES)
     assert [(e.left, e.to, e.new) for e in stream.events] == [
         ("task 0", "task 1", True),
         ("task 1", "task 0", False),
@@ -78,13 +79,6 @@ def test_reference_learner_finds_tasks_that_come_back_and_learns_both():
     assert {name: record.visits for name, record in owl.tasks.items()} == {"task 0": 2, "task 1": 2}
     assert [right_share(owl, task) for task in owl.tasks] == [1.0, 0.0]
     assert owl.current_task is None and owl.memory["task 0"].quarantine == 0
-
-
-def test_no_row_of_the_other_task_stays_in_memory_or_replay():
-    agent = small_dqn(lines())
-    owl = OwlWrapper(agent, evidence=None)
-    with owl.stream():
-        agent.learn(2_500)
     for task, sign in (("task 0", 1.0), ("task 1", -1.0)):
         rows = owl.memory[task].rows()
         right = 2.0 * rows.action - 1.0
@@ -96,7 +90,7 @@ def test_no_row_of_the_other_task_stays_in_memory_or_replay():
             agent.learn(4)
 
 
-def own_script(replay_kind, *, steps=2_500, schedule=SCHEDULE):
+def own_script(replay_kind, *, steps=FRAMES, schedule=SCHEDULE):
     """A plain DQN loop of a user around a deque or a TaskScopedReplay."""
     torch.manual_seed(0)
     rng, env = np.random.default_rng(0), lines(schedule)
@@ -134,9 +128,22 @@ def own_script(replay_kind, *, steps=2_500, schedule=SCHEDULE):
 
 @pytest.mark.parametrize("kind", ["deque", "scoped"])
 def test_own_script_is_watched_at_its_optimizer_steps(kind):
+    """And between the drawing of a batch and the last step of its update the head stays."""
     owl, train = own_script(kind)
+    heads, sample = [], owl.replay.sample
+
+    def sampled(count):
+        heads.append(owl._pointer.head)
+        return sample(count)
+
+    def before_step(*_):
+        assert heads[-1] == owl._pointer.head
+
+    owl.replay.sample = sampled
+    owl.learner.optimizers["q"].register_step_pre_hook(before_step)  # after the wrapper's own
     with owl.stream() as stream:
         train()
+    assert set(heads) == {0, 1}
     assert [(e.left, e.to) for e in stream.events] == [
         ("task 0", "task 1"),
         ("task 1", "task 0"),
@@ -261,26 +268,6 @@ def test_rows_can_be_taken_back_from_rings_and_put_elsewhere():
     replay.begin_task("a")
     assert everything(replay) == left
     assert len(replay.sample(8)) == 8
-
-
-def test_no_update_mixes_a_batch_of_one_task_and_the_head_of_another():
-    """Between the drawing of a batch and the last step of its update the head stays."""
-    owl, train = own_script("scoped")
-    heads, sample = [], owl.replay.sample
-
-    def sampled(count):
-        heads.append(owl._pointer.head)
-        return sample(count)
-
-    def before_step(*_):
-        assert heads[-1] == owl._pointer.head
-
-    owl.replay.sample = sampled
-    owl.learner.optimizers["q"].register_step_pre_hook(before_step)  # after the wrapper's own
-    with owl.stream() as stream:
-        train()
-    assert len(stream.events) == 3
-    assert set(heads) == {0, 1}
 
 
 def test_a_stream_opens_a_task_where_no_head_fits():

@@ -74,7 +74,7 @@ def test_two_tasks_that_contradict_each_other_are_both_learned(kind, replay):
         told = owl.evaluate(env, task=name, episodes=4, seed=0).mean_return / env.length
         assert told >= 0.95, f"told it is {name}: {told}"
         found = owl.evaluate(
-            Signs(env.shift, length=60), selector=ExpWeightsSelector(seed=0), episodes=4, seed=0
+            Signs(env.shift, length=60), selector=ExpWeightsSelector(seed=0), episodes=2, seed=0
         )
         assert found.mean_return / 60 >= 0.8, f"not told it is {name}: {found}"
 
@@ -133,11 +133,11 @@ def test_current_distillation_sees_what_the_network_sees():
 def test_with_one_task_the_wrapped_learner_equals_the_bare_one_bit_for_bit(kind, regularizer):
     bare = make_script(kind)
     bare.replay.begin_task("same")
-    expected = train(bare, Signs(0), 200)
+    expected = train(bare, Signs(0), 90)
     script = make_script(kind)
     owl = OwlWrapper(script.learner(), regularizer=copy.deepcopy(regularizer))
     with owl.task("same"):
-        assert train(script, Signs(0), 200) == expected
+        assert train(script, Signs(0), 90) == expected
     assert equal(weights(script), weights(bare))
     assert equal(script.target.state_dict(), bare.target.state_dict())
 
@@ -467,9 +467,9 @@ def test_evidence_is_the_heads_own_whatever_their_order():
     script = make_script()
     owl = OwlWrapper(script.learner())
     with owl.task("wide", num_actions=SIZE + 1) as wide:
-        train(script, Signs(0), 200)
+        train(script, Signs(0), 60)
     with owl.task("narrow") as narrow:
-        train(script, Signs(1), 200)
+        train(script, Signs(1), 60)
     assert (wide.head, narrow.head) == (1, 0)
     rows = script.replay.sample(16)
     swapped = owl.learner.td_errors(rows, np.array([1, 0]))
@@ -549,12 +549,12 @@ def test_saved_and_loaded_training_continues_bit_for_bit(kind, tmp_path):
     script, owl, epsilon = wrapped(kind)
     for name, env in TASKS.items():
         with owl.task(name):
-            train(script, env, 100)
+            train(script, env, 60)
             epsilon()
     owl.save(tmp_path / "owl.safetensors")
     rng = copy.deepcopy(script.rng)
     with owl.task("same"):
-        expected = train(script, Signs(0), 80)
+        expected = train(script, Signs(0), 50)
         calls = epsilon.calls
 
     fresh = make_script(kind, seed=9)
@@ -566,7 +566,7 @@ def test_saved_and_loaded_training_continues_bit_for_bit(kind, tmp_path):
     )
     assert back.tasks.keys() == owl.tasks.keys() and back.tasks["next"].visits == 1
     with back.task("same"):
-        assert train(fresh, Signs(0), 80) == expected
+        assert train(fresh, Signs(0), 50) == expected
         assert new_epsilon.calls == calls
     assert equal(weights(fresh), weights(script))
     found = [
@@ -946,7 +946,7 @@ def test_threads_may_act_beside_training():
     for thread in threads:
         thread.start()
     with owl.task("third"):
-        train(script, Signs(2))
+        train(script, Signs(2), 80)
     stop.set()
     for thread in threads:
         thread.join()
@@ -1044,7 +1044,7 @@ def test_evaluation_uses_the_selector_and_the_seed_that_it_is_given(monkeypatch)
 
 def test_gradients_of_heads_are_gone_when_another_task_begins_or_goes():
     script = make_script("multihead")
-    owl = OwlWrapper(script.learner(), evidence=RewardEvidence(seed=0))
+    owl = OwlWrapper(script.learner(), evidence=RewardEvidence(updates=20, seed=0))
     for name, env in TASKS.items():
         with owl.task(name):
             train(script, env, 30)
@@ -1135,20 +1135,25 @@ def test_the_given_head_alone_must_fit_the_environment():
 
 
 LEFT_OPEN = """
+import os, sys
 from owlrl import OwlWrapper
 from tests.own_actor_critic import Push, make_script, train
 script = make_script("sac")
 owl = OwlWrapper(script.learner())
 with owl.task("a"):
     train(script, Push(1.0), 60)
-block = {}
-block.__enter__()
+for enter in (lambda: owl.task("b"), lambda: owl.stream(), lambda: owl.use("a")):
+    if not (child := os.fork()):  # and ends as every interpreter does, inside its block
+        block = enter()
+        block.__enter__()
+        print("inside")
+        break
+    if os.waitpid(child, 0)[1]:
+        sys.exit("an interpreter failed at its end")
 """
 
 
-@pytest.mark.parametrize("block", ["owl.task('b')", "owl.stream()", "owl.use('a')"])
-def test_an_interpreter_may_end_inside_a_block(block):
+def test_an_interpreter_may_end_inside_a_block():
     """Generators that are open then are closed when torch is gone: its tensors abort the process."""
-    command = [sys.executable, "-c", LEFT_OPEN.format(block)]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (ended.returncode, ended.stderr) == (0, "")
+    ended = subprocess.run([sys.executable, "-c", LEFT_OPEN], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "inside\n" * 3, "")

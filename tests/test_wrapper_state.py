@@ -69,18 +69,18 @@ def test_an_interrupt_between_a_block_and_its_end_points_at_no_other_head(states
 @pytest.mark.parametrize("kind", ["DQN", "SAC"])
 def test_a_state_with_one_thing_wrong_changes_nothing(kind, tmp_path, monkeypatch):
     monkeypatch.setattr("scripts.faults.loads.LEARNERS", {kind: LEARNERS[kind]})
-    outcome = failed_loads(60, random.Random(1), tmp_path)
-    assert outcome.runs == 60 and not outcome.faults
+    outcome = failed_loads(20, random.Random(1), tmp_path)
+    assert outcome.runs == 20 and not outcome.faults
 
 
 @pytest.mark.parametrize("kind", ["DQN with heads", "TD3"])
 def test_an_interrupted_load_changes_nothing(kind, tmp_path, monkeypatch):
     monkeypatch.setattr("scripts.faults.loads.LEARNERS", {kind: LEARNERS[kind]})
-    outcome = interrupted_loads(15, random.Random(2), tmp_path)
-    assert outcome.runs == 15 and not outcome.faults
+    outcome = interrupted_loads(6, random.Random(2), tmp_path)
+    assert outcome.runs == 6 and not outcome.faults
 
 
-@pytest.mark.parametrize("kind", LEARNERS)
+@pytest.mark.parametrize("kind", ["DQN", "SAC"])
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [

@@ -149,7 +149,7 @@ def draws(count: int, rng: random.Random, directory: Path) -> Outcome:
     return Outcome(drawn, [f"{foreign} rows of other tasks"] * bool(foreign), "of four kinds of stores")
 
 
-@check("acting in three threads beside training", short=40, quick=500, full=5_000)
+@check("acting in three threads beside training", short=10, quick=500, full=5_000)
 def threads(count: int, rng: random.Random, directory: Path) -> Outcome:
     """Training must end bit-equal to training alone, and acting must neither fail nor stop."""
     ends, acts, failed = [], [0] * 3, []

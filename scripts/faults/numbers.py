@@ -82,7 +82,7 @@ def stopped(owl: OwlWrapper, train: Callable[[], object]) -> str:
     return "it was taken"
 
 
-@check("a number that is not finite, at a random step", short=4, quick=40, full=400)
+@check("a number that is not finite, at a random step", short=2, quick=40, full=400)
 def rows(count: int, rng: random.Random, directory: Path) -> Outcome:
     """In reward or observation: refused before it can be used."""
     outcome, kinds = Outcome(), dict.fromkeys(LEARNERS, 0)
@@ -293,19 +293,19 @@ def _spoiled(
     return outcome
 
 
-@check("a weight or temperature that is not finite, at a random step", short=4, quick=40, full=400)
+@check("a weight or temperature that is not finite, at a random step", short=2, quick=40, full=400)
 def spoiled_weights(count: int, rng: random.Random, directory: Path) -> Outcome:
     """Put there by hand: the next update must be refused, and the message be true."""
     return _spoiled(count, rng, {"weight": weight})
 
 
-@check("an output, target or log-variance that is not finite, at a random step", short=4, quick=40, full=400)
+@check("an output, target or log-variance that is not finite, at a random step", short=2, quick=40, full=400)
 def spoiled_outputs(count: int, rng: random.Random, directory: Path) -> Outcome:
     """Of networks with finite weights: the first update that uses it must be refused."""
     return _spoiled(count, rng, {"output": output, "size": size})
 
 
-@check("a loss that is not finite, its gradient is, at a random step", short=4, quick=40, full=400)
+@check("a loss that is not finite, its gradient is, at a random step", short=2, quick=40, full=400)
 def spoiled_losses(count: int, rng: random.Random, directory: Path) -> Outcome:
     """As a script makes it that divides by zero: the step that would follow must be refused."""
     # a compiled update calls no ``backward``: its own loss is one of the numbers that it looks at

@@ -144,7 +144,7 @@ def _killed(
     return outcome
 
 
-@check("owlrl train, killed inside and between tasks", short=2, quick=15, full=100)
+@check("owlrl train, killed inside and between tasks", short=1, quick=15, full=100)
 def train(count: int, rng: random.Random, directory: Path) -> Outcome:
     """After each kill the same command goes on; result and checkpoint must be those of a run in one go."""
 

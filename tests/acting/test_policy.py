@@ -26,7 +26,7 @@ def owl():
     owl = OwlWrapper(script.learner(), regularizer=EWCRegularizer(100.0), evidence=TDErrorEvidence())
     for name, shift in (("a", 0), ("b", 1), ("c", 2)):
         with owl.task(name):
-            train(script, Signs(shift), 400)
+            train(script, Signs(shift), 160)
     return owl
 
 

@@ -92,10 +92,12 @@ def dqn(kind: type = DQN, *, env: Any = None, observations: str = "box", **chang
 
 
 def actor_critic(kind: type, *, env: Any = None, observations: str = "box", **changes: Any) -> Any:
-    """A small SAC, TD3 or DDPG that updates every step."""
+    """A small SAC, TD3 or DDPG that updates every other step."""
     policy_kwargs = {"net_arch": [16], **changes.pop("policy_kwargs", {})}
     env = Guess(BOX, observations=observations) if env is None else env
-    return kind(POLICIES[observations], env, policy_kwargs=policy_kwargs, **{**SMALL, **changes})
+    return kind(
+        POLICIES[observations], env, policy_kwargs=policy_kwargs, **{**SMALL, "train_freq": 2, **changes}
+    )
 
 
 def any_model(kind: type, **changes: Any) -> Any:

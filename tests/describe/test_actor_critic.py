@@ -245,11 +245,11 @@ def test_one_task_equals_the_bare_script_bit_for_bit(kind, twins, replay):
             owl = OwlWrapper(script.learner(), regularizer=EWCRegularizer({"actor": 5.0, "critic": 50.0}))
             torch.manual_seed(7)
             with owl.task("only"):
-                train(script, Push(length=3), 164)
+                train(script, Push(length=3), 114)
         else:
             torch.manual_seed(7)
-            train(script, Push(length=3), 164)
-        assert script.updates == 100
+            train(script, Push(length=3), 114)
+        assert script.updates == 50
         results.append([*state(script), torch.rand(3)])
     assert all(torch.equal(bare, own) for bare, own in zip(*results, strict=True))
 
@@ -265,7 +265,7 @@ def error(script: Script, sign: float) -> float:
 def test_each_head_keeps_its_own_action_where_the_bare_script_forgets(kind, steps):
     bare, script = make_script(kind), make_script(kind)
     for sign in (1.0, -1.0):
-        train(bare, Push(sign), 150)
+        train(bare, Push(sign), 120)
     assert error(bare, 1.0) > 0.4  # one network and one buffer: nothing fits both
     owl = OwlWrapper(
         script.learner(), regularizer=DistillationRegularizer({"actor": 1.0, "critic": 1.0}, seed=0)

@@ -215,7 +215,7 @@ def new_agent(kind):
         )
     else:
         env = Resumable(Monitor(Guess(BOX)))
-        agent = any_model(SAC, env=env)
+        agent = any_model(SAC, env=env, train_freq=1)
     return env, agent, OwlWrapper(agent, seed=0)
 
 

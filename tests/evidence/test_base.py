@@ -83,7 +83,7 @@ def test_a_users_evidence_in_a_wrapper():
     owl = OwlWrapper(script.learner(), evidence=Explained())
     for name, shift in (("a", 0), ("b", 1)):
         with owl.task(name):
-            train(script, Signs(shift), 200)
+            train(script, Signs(shift), 120)
     policy = owl.policy(ExpWeightsSelector(seed=0))
     policy.reset()
     env = Signs(1, length=12)

@@ -491,7 +491,7 @@ def test_in_a_wrapper_it_finds_the_task_by_its_rewards():
     owl = OwlWrapper(script.learner(), evidence=ModelEvidence(seed=0))
     for name, shift in (("a", 0), ("b", 1)):
         with owl.task(name):
-            train(script, Signs(shift), 200)
+            train(script, Signs(shift), 120)
     policy = owl.policy()
     for truth, shift in (("a", 0), ("b", 1)):
         env = Signs(shift, length=12)

@@ -171,7 +171,7 @@ def test_it_finds_the_task_of_a_wrapped_learner():
     owl = OwlWrapper(script.learner(), evidence=RewardEvidence(seed=0, updates=300))
     for name, shift in (("a", 0), ("b", 1), ("c", 2)):
         with owl.task(name):
-            train(script, Signs(shift), 200)
+            train(script, Signs(shift), 120)
     policy = owl.policy()
     policy.reset()
     env = Signs(2, length=12)

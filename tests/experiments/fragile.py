@@ -34,7 +34,7 @@ def killed_again_and_again(path: Any, identity: Any, finish: Callable[[Keeper], 
     kills = 0
     while True:
         try:
-            keeper = Fragile(path, identity, kill=7 + 6 * (kills % 3), before=bool(kills % 2))
+            keeper = Fragile(path, identity, kill=9 + 7 * (kills % 3), before=bool(kills % 2))
             return finish(keeper), kills
         except Killed:
             kills += 1

@@ -12,7 +12,7 @@ from owlrl import ExpWeightsSelector, ModelEvidence, OwlWrapper, TDErrorEvidence
 from owlrl.experiments import Learned, Method, Recipe, Study, Wrapped, described, train_model
 from tests.own_dqn import Signs, make_script, train
 
-STEPS = 200
+STEPS = 140
 
 
 class Model:

@@ -37,6 +37,7 @@ from owlrl.experiments.methods import BUILT_IN, find_method
 from owlrl.experiments.models import History, make_env
 from owlrl.experiments.plan import Plan
 from owlrl.learners import DQN, SAC, DQNConfig, SACConfig
+from tests.adapters.helpers import Guess
 from tests.experiments.signs import (
     METHODS,
     STEPS,
@@ -337,6 +338,20 @@ def test_methods_that_do_not_fit_say_so():
         History(gymnasium.make_vec("CartPole-v1", num_envs=2))
 
 
+def test_tasks_come_in_any_order(tmp_path):
+    order = ["shifted", "plain", "shifted"]
+    study = compare(make_model, **QUICK, methods=["owl"], seeds=1, order=order, output=tmp_path)
+    trial = study.trials[0]
+    assert trial.visits == order and trial.steps == 3 * QUICK["steps"] == trial.starts()[-1]
+    assert [row["round"] for row in trial.select("training")] == [0, 0, 1]
+    assert len(trial.scores("right after", "given")) == 2 and "3 visits)" in study.table()
+    done = [path.stat().st_mtime_ns for path in sorted(tmp_path.iterdir())]
+    compare(make_model, **QUICK, methods=["owl"], seeds=1, order=order, output=tmp_path)
+    assert done == [path.stat().st_mtime_ns for path in sorted(tmp_path.iterdir())]
+    rounds = compare(make_model, **QUICK, methods=["owl"], seeds=1, output=tmp_path)
+    assert rounds.trials[0].id != trial.id and rounds.trials[0].visits == ["plain", "shifted"]
+
+
 def test_a_registered_method_has_a_name(monkeypatch):
     monkeypatch.setattr(methods_module, "BUILT_IN", dict(BUILT_IN))
     register_method(Fresh())
@@ -376,6 +391,9 @@ def test_own_methods_by_object_class_and_dotted_name():
         ({"methods": ["owl", "owl"]}, "each once"),
         ({"methods": []}, "at least one"),
         ({"rounds": 0, "eval_every": 0, "eval_episodes": 0}, "3 problems"),
+        ({"order": ["plain"]}, "order is .'plain'.*each at least once"),
+        ({"order": "plain"}, "order is 'plain'"),
+        ({"order": ["plain", "shifted", "plain"], "rounds": 2}, "and no rounds"),
         ({"jobs": 0}, "jobs is 0"),
         ({"backend": "ray"}, "backend is 'ray'"),
         ({"scheduler": "tcp://x:1"}, "go together"),
@@ -417,6 +435,18 @@ def test_history_has_what_happened():
     assert not env.reset()[0][4:].any()
 
 
+def test_history_of_a_dict_is_a_part_of_it():
+    env = History(Guess(3, sign=1, observations="dict"), steps=2)
+    first, _ = env.reset(seed=0)
+    second, reward, *_ = env.step(2)
+    assert env.observation_space.contains(first) and env.observation_space.contains(second)
+    assert not first["history"].any() and second["history"][-4:].tolist() == [0.0, 0.0, 1.0, reward]
+    seen = gymnasium.spaces.flatten(env.env.observation_space, first)
+    np.testing.assert_array_equal(second["history"].reshape(2, -1)[1][: len(seen)], seen)
+    with pytest.raises(OwlValueError, match="expected none called 'history'"):
+        History(env)
+
+
 def test_a_file_gives_the_same_study(tmp_path):
     path = write_study(tmp_path)
     expected = numbers(compare(make_model, **QUICK, methods=["bare"], seeds=2))
@@ -432,7 +462,7 @@ def test_a_method_that_only_the_file_has_is_chosen_by_its_name(tmp_path):
     text = STUDY.replace('["bare"]', '["bare", Fresh(), Wrapped("mine")]')
     text = "from owlrl.experiments import Wrapped\nfrom tests.experiments.signs import Fresh\n" + text
     path = write_study(tmp_path, text)
-    chosen = compare_file(path, methods=("fresh model", "owl"), seeds=1, jobs=2, progress=False)
+    chosen = compare_file(path, methods=("fresh model", "owl"), seeds=1, progress=False)
     assert chosen.methods == ["fresh model", "owl"]
     for names in (["mine"], "mine"):
         work, _ = module.file_work(path, methods=names, seeds=1)

@@ -4,9 +4,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,8 +31,8 @@ from owlrl.experiments import fanout as module
 from owlrl.experiments.comparison import kept_trials
 from owlrl.experiments.keeping import Keeper
 from owlrl.experiments.results import without_times
-from tests.experiments.helpers import tiny
-from tests.experiments.signs import TASKS, Fresh, make_model, numbers, write_study
+from tests.experiments.helpers import Joblib, tiny
+from tests.experiments.signs import STUDY, TASKS, Fresh, make_model, numbers, write_study
 
 ROOT = Path(__file__).parents[2]
 
@@ -150,22 +150,6 @@ def test_libraries_that_are_not_there_are_named(tmp_path, monkeypatch):
     assert run_all(runs(1), tmp_path)[1] == []  # no bar, no error
 
 
-class Joblib:
-    """Does at once, one after the other, what it is given; notes how it was configured."""
-
-    def __init__(self):
-        self.settings = []
-        self.delayed = lambda function: lambda *a: (function, a)
-
-    @contextmanager
-    def parallel_config(self, **settings):
-        self.settings.append(settings)
-        yield
-
-    def Parallel(self, **_):  # joblib's name
-        return lambda calls: (function(*a) for function, a in calls)
-
-
 class Client:
     """In place of `distributed.Client`."""
 
@@ -226,6 +210,29 @@ list(fan_out(work, sys.argv[1:], jobs=2))
 """
 
 
+def test_a_worker_ends_when_its_parent_has_gone(monkeypatch):
+    """The watch of a worker, without a process; the next test kills a real parent."""
+    parents, looks, codes, ended = iter([7, 7, 7, 1]), [], [], threading.Event()
+
+    def parent_now():
+        looks.append(next(parents))
+        return looks[-1]
+
+    def leave(code):
+        codes.append((code, list(looks)))
+        ended.set()
+
+    system = SimpleNamespace(name="posix", getpid=lambda: 8, getppid=parent_now, _exit=leave)
+    monkeypatch.setattr(module, "os", system)
+    monkeypatch.setattr(module, "time", SimpleNamespace(sleep=lambda seconds: None))
+    module._end_with.cache_clear()
+    assert module._attended(str, 8, 0) == "0" and not looks  # in the parent itself
+    assert [module._attended(str, 7, item) for item in (1, 2)] == ["1", "2"]
+    assert ended.wait(60) and codes == [(1, [7, 7, 7, 1])]  # one watch, however many items
+    module._end_with.cache_clear()
+
+
+@pytest.mark.slow
 def test_workers_end_when_their_parent_is_killed(tmp_path):
     program, beats = tmp_path / "program.py", [tmp_path / "one", tmp_path / "two"]
     program.write_text(WORKING)
@@ -252,7 +259,7 @@ def test_a_pipe_is_told_in_lines_and_has_no_bar(tmp_path, capfd):
 PROGRAM = """
 import signal
 from owlrl.experiments import compare, compare_file, run_all
-from tests.experiments.helpers import tiny
+from tests.experiments.helpers import Joblib, tiny
 from tests.experiments.signs import TASKS, Model
 
 def make_model(env, seed):  # of the main program, which the other processes cannot import
@@ -264,7 +271,8 @@ if __name__ == "__main__":
     options = {"tasks": TASKS, "steps": 60, "eval_episodes": 2, "progress": False, "seeds": 2, "jobs": 2}
     methods = ["bare", "owl", "tests.experiments.signs:Fresh"]
     print(compare(make_model, **options, methods=methods, output="compared"))
-    print(compare_file("my_study.py", progress=False, jobs=2, output="of a file"), flush=True)
+    chosen = {"methods": ["bare", "mine"], "progress": False}  # a method that only the file has
+    print(compare_file("my_study.py", **chosen, jobs=2, output="of a file"), flush=True)
     frames = [128, 128, 10**8, 10**8]  # two short runs, and two that would take for ever
     run_all([tiny(seed=seed, frames=n) for seed, n in enumerate(frames)], "run", jobs=2)
 """
@@ -272,7 +280,8 @@ if __name__ == "__main__":
 
 def test_two_processes_give_the_bits_of_one_and_ctrl_c_leaves_them(tmp_path):
     """By a program as users write them; it is stopped when the short ones of its last runs are there."""
-    study, program = write_study(tmp_path), tmp_path / "program.py"
+    own = "from owlrl.experiments import Wrapped\n" + STUDY.replace('["bare"]', '["bare", Wrapped("mine")]')
+    study, program = write_study(tmp_path, own), tmp_path / "program.py"
     program.write_text(PROGRAM, encoding="utf-8")
     paths = os.pathsep.join([str(ROOT / "src"), str(ROOT), str(tmp_path)])
     options = {"env": {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}, "cwd": tmp_path}
@@ -290,12 +299,14 @@ def test_two_processes_give_the_bits_of_one_and_ctrl_c_leaves_them(tmp_path):
             process.kill()  # or leaving the block would wait for ever
     assert told == (
         "Study(['bare', 'owl', 'fresh model'], tasks=['plain', 'shifted'], 2 seeds)\n"
-        "Study(['bare'], tasks=['plain', 'shifted'], 2 seeds)\n"
+        "Study(['bare', 'mine'], tasks=['plain', 'shifted'], 2 seeds)\n"
     ), errors
     assert "KeyboardInterrupt" in errors
     quick = {"tasks": TASKS, "steps": 60, "eval_episodes": 2, "progress": False, "seeds": 2}
     here = compare(make_model, **quick, methods=["bare", "owl", Fresh])
     assert numbers(Study.load(tmp_path / "compared")) == numbers(here)
-    assert numbers(Study.load(tmp_path / "of a file")) == numbers(compare_file(study, progress=False))
+    assert numbers(Study.load(tmp_path / "of a file")) == numbers(
+        compare_file(study, methods=["bare", "mine"], progress=False)
+    )
     apart = {trial.seed: trial.select("score") for trial in load_trials(tmp_path / "run")}
     assert apart == {seed: run_experiment(runs(2)[seed]).select("score") for seed in (0, 1)}

@@ -19,7 +19,7 @@ LEFT, RIGHT = "crossroads-0", "crossroads-1"
 @pytest.fixture(scope="module")
 def run():
     return tiny(
-        policies=("oracle", "hedge+model", "hedge+reward", "random"), consecutive=2, rounds=2, frames=320
+        policies=("oracle", "hedge+model", "hedge+reward", "random"), consecutive=2, rounds=2, frames=192
     )
 
 
@@ -32,17 +32,17 @@ def test_training_rows_follow_each_other(result):
     rows = result.select("training")
     assert [(row["round"], row["task"]) for row in rows] == [(0, LEFT), (0, RIGHT), (1, LEFT), (1, RIGHT)]
     assert [row["visit"] for row in rows] == [0, 1, 2, 3]
-    assert result.starts() == [0, 320, 640, 960, 1280]
-    assert all(row["steps"] == 320 and row["seconds"] > 0 for row in rows)
+    assert result.starts() == [0, 192, 384, 576, 768]
+    assert all(row["steps"] == 192 and row["seconds"] > 0 for row in rows)
 
 
 def test_the_curve_has_the_tasks_seen_so_far(result):
     rows = result.course("oracle")
     steps = sorted({row[0] for row in rows})
-    assert steps == [128, 256, 320, 448, 576, 640, 768, 896, 960, 1088, 1216, 1280]
+    assert steps == [128, 192, 320, 384, 512, 576, 704, 768]
     for step in steps:
         tasks = [task for at, task, _ in rows if at == step]
-        assert tasks == [LEFT] if step <= 320 else tasks == [LEFT, RIGHT]
+        assert tasks == [LEFT] if step <= 192 else tasks == [LEFT, RIGHT]
 
 
 def test_the_last_scores_are_those_of_the_evaluation(result):
@@ -104,13 +104,12 @@ def finish(run, keeper) -> Visits:
 
 RUNS = {
     "owl-memory": tiny(rounds=2, policies=("oracle", "hedge+td", "random")),
-    "owl": tiny(method="owl", rounds=2),
     "experience-replay": tiny(method="experience-replay"),
     "full-rehearsal": tiny(method="full-rehearsal", rounds=2),
     "owl-epsilon-restart-2x": tiny(method="owl-epsilon-restart-2x", rounds=2),
     "owl-dropout-0.1": tiny(method="owl-dropout-0.1", policies=("oracle", "hedge+nll")),
     "pendulum": tiny_control(rounds=2, policies=("oracle", "hedge+nll")),
-    "pendulum, one head": tiny_control(method="experience-replay"),
+    "pendulum, one head": tiny_control(method="experience-replay", frames=56),
 }
 
 
@@ -180,7 +179,7 @@ def test_time_spent_before_counts(tmp_path):
 
 
 def test_all_tasks_learned_leaves_only_the_evaluation(tmp_path, monkeypatch):
-    run, path = tiny(policies=("oracle", "random")), tmp_path / "run.part"
+    run, path = tiny(policies=("oracle", "random"), frames=96), tmp_path / "run.part"
     whole = finish(run, Keeper(path, "mine", seconds=0))
     monkeypatch.setattr(Session, "train", None)  # not called again
     monkeypatch.setattr(Session, "rows", lambda *_, **__: [{"kind": "again"}])
@@ -197,7 +196,8 @@ def identity(run):
 @pytest.mark.parametrize("make", [tiny, tiny_control])
 def test_the_file_of_another_run_is_refused(make, tmp_path):
     path = tmp_path / "run.part"
-    finish(make(), Keeper(path, identity(make()), seconds=0))
+    with pytest.raises(Killed):
+        finish(make(), Fragile(path, identity(make()), kill=9))
     with pytest.raises(OwlValueError, match="is of another run; remove it to start from scratch"):
         run_experiment(make(seed=1), resume=path)
 

@@ -48,12 +48,12 @@ def test_a_run_that_goes_on_has_each_step_once(tmp_path, monkeypatch):
     class Stopped(Exception):
         pass
 
-    options = {"tasks": TASKS, "steps": 200, "eval_every": 50, "eval_episodes": 2, "seeds": 1}
+    options = {"tasks": TASKS, "steps": 80, "eval_every": 20, "eval_episodes": 2, "seeds": 1}
     plan = module.Plan.of(make_model, methods=[Wrapped("owl")], **options)
     trial, part = plan.trials()[0], tmp_path / "owl.part"
 
     def stopping(text, steps):
-        if steps >= 320:
+        if steps >= 128:
             raise Stopped
 
     with pytest.raises(Stopped):
@@ -62,7 +62,7 @@ def test_a_run_that_goes_on_has_each_step_once(tmp_path, monkeypatch):
         )
     module.run_trial(plan, trial, resume=part, save_every=1e9, tensorboard=tmp_path / "board")
     curve = [step for step, _ in scalars(tmp_path / "board")["curve/shifted"]]
-    assert curve == [250, 300, 350]
+    assert curve == [100, 120, 140]
 
 
 def test_a_wrapper_can_be_watched_with_it(tmp_path):

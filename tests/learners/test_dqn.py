@@ -19,7 +19,7 @@ from tests.own_dqn import SIZE, Signs, score
 
 QUICK = DQNConfig(
     learning_rate=3e-3, batch_size=32, gamma=0.5, n_step=1, update_every=1, learning_starts=40,
-    target_rate=0.05, epsilon=(1.0, 0.1), epsilon_frames=200, buffer_size=1_000,
+    target_rate=0.05, epsilon=(1.0, 0.1), epsilon_frames=150, buffer_size=1_000,
 )  # fmt: skip
 
 
@@ -44,9 +44,9 @@ def replaced(**changes) -> DQNConfig:
 )
 def test_an_identity_task_is_learned(changes):
     agent = DQN(Signs(), config=replaced(**changes), seed=0)
-    agent.learn(350)
+    agent.learn(240)
     assert score(agent, Signs()) >= 0.95
-    assert agent.updates == 310 and agent.predict(np.eye(SIZE, dtype=np.float32)[2]) == 2
+    assert agent.updates == 200 and agent.predict(np.eye(SIZE, dtype=np.float32)[2]) == 2
     assert agent.predict(np.eye(SIZE, dtype=np.float32)).tolist() == [0, 1, 2, 3]
 
 
@@ -54,7 +54,7 @@ def test_an_identity_task_is_learned(changes):
 def test_vectors_of_environments_are_learned_from(mode):
     envs = SyncVectorEnv([Signs] * 4, autoreset_mode=mode)
     agent = DQN(envs, config=replaced(update_every=2), seed=0)
-    agent.learn(1_000)
+    agent.learn(700)
     assert score(agent, Signs()) >= 0.95
 
 
@@ -76,7 +76,7 @@ class Late(gym.Env):
 def test_exploration_falls_from_the_first_reward_on(waits, seen):
     agent = DQN(Late(), config=replaced(epsilon_waits=waits), seed=0)
     agent.learn(29)
-    assert agent.epsilon.value == (1.0 if waits else 1.0 - 0.9 * 29 / 200)
+    assert agent.epsilon.value == pytest.approx(1.0 if waits else 1.0 - 0.9 * 29 / 150)
     agent.learn(21)
     assert agent.epsilon.seen == seen
 
@@ -91,7 +91,7 @@ def test_prioritised_replay_is_told_the_errors():
         seed=0,
     )
     agent = DQN(Signs(), config=QUICK, replay=replay, seed=0)
-    agent.learn(350)
+    agent.learn(240)
     assert score(agent, Signs()) >= 0.95
     assert replay.sample(32).weight.min() < 1.0
 
@@ -103,8 +103,8 @@ def test_two_contradicting_tasks_with_the_wrapper():
         with owl.task(name, env=Signs(shift)):
             assert agent.epsilon.seen == 0
             before = agent.updates
-            agent.learn(350)
-            assert agent.updates == before + 310
+            agent.learn(240)
+            assert agent.updates == before + 200
     for name, shift in (("same", 0), ("next", 1)):
         assert owl.evaluate(Signs(shift), task=name, seed=0).mean_return / 8 >= 0.95
 
@@ -145,16 +145,16 @@ def test_what_acts_is_the_average_where_it_is_handed_over():
         assert agent._rng.random() == rng.random()  # acting draws nothing
 
 
-def test_what_is_handed_over_holds_a_level():
+def test_what_is_handed_over_holds_a_level_that_was_learned_in_short_pieces():
     envs = TabulatedVectorEnv(tabulate(CrossroadsEnv(2, length=2)), 16)
-    held = []
+    agent, held = DQN(envs, seed=0), []
+    for piece in range(24):
 
-    def look(agent, frames):
-        if frames > 9_000 and frames % 160 == 0:
-            held.append(greedy_score(agent.target, 0, envs.table).success == 1.0)
+        def look(agent, frames, piece=piece):
+            if piece >= 18 and frames % 160 == 0:
+                held.append(greedy_score(agent.target, 0, envs.table).success == 1.0)
 
-    agent = DQN(envs, seed=0)
-    agent.learn(12_000, callback=look)
+        agent.learn(512, callback=look)
     assert len(held) > 15 and all(held)
     agent.hand_over()
     assert greedy_score(agent.q, 0, envs.table).success == 1.0
@@ -185,7 +185,7 @@ def makers():
 
 
 @pytest.mark.parametrize("kind", ["single", "next step", "same step"])
-@pytest.mark.parametrize("pieces", [(37, 63), (1,) * 100, (50, 1, 49), (97, 3)])
+@pytest.mark.parametrize("pieces", [(37, 63), (1,) * 100, (97, 1, 2)])
 def test_learning_in_pieces_is_learning_at_once(kind, pieces):
     """Bit for bit, in the middle of an episode, and where environments step further than asked for."""
     whole, parts = makers()[kind](), makers()[kind]()
@@ -221,26 +221,18 @@ def test_an_environment_that_was_never_reset_starts_an_episode():
     assert other.updates == 80
 
 
-def test_short_pieces_learn_a_level():
-    envs = TabulatedVectorEnv(tabulate(CrossroadsEnv(2, length=2)), 16)
-    agent = DQN(envs, seed=0)
-    for _ in range(24):
-        agent.learn(512)
-    assert greedy_score(agent.target, 0, envs.table).success == 1.0
-
-
 def test_another_environment_starts_afresh():
     agent = DQN(Signs(), config=QUICK, seed=0)
-    agent.learn(345)
-    assert agent.updates == 305
+    agent.learn(145)
+    assert agent.updates == 105
     agent.learn(60, env=agent.env)
-    assert agent.updates == 365  # the same one goes on
+    assert agent.updates == 165  # the same one goes on
     before = weights(agent)
     agent.set_env(Signs())
     assert torch.equal(agent.q.heads[0].weight, agent.target.heads[0].weight)
     assert not torch.equal(before[-1], before[len(before) // 2 - 1])
     agent.learn(60)
-    assert agent.updates == 385  # the first frames in another one are random
+    assert agent.updates == 185  # the first frames in another one are random
 
 
 def test_a_broken_step_starts_an_episode():
@@ -302,7 +294,7 @@ def test_evaluation_in_a_callback_does_not_disturb_learning():
                 owl.evaluate(Signs(), task="a", episodes=1, seed=0)
 
         with owl.task("b"):
-            agent.learn(95, env=Signs(1), callback=callback)
+            agent.learn(60, env=Signs(1), callback=callback)
         return agent
 
     assert same(trained(look=False), trained(look=True))
@@ -370,7 +362,7 @@ def test_heads_of_one_s_own():
     assert torch.equal(agents[0].q.heads[0][0].weight, agents[1].q.heads[0][0].weight)  # seeded
     agents[0].q.add_head()
     assert len(agents[0].q.heads[1]) == 3
-    agents[1].learn(350)
+    agents[1].learn(240)
     assert score(agents[1], Signs()) >= 0.95
     with pytest.raises(OwlError, match="head is 3; expected a function head"):
         DQN(Signs(), head=3)
@@ -386,13 +378,13 @@ def test_a_loaded_agent_goes_on_bit_for_bit(tmp_path):
     agent, other = made(), made()
     owl = OwlWrapper(agent)
     with owl.task("a"):
-        agent.learn(400)
+        agent.learn(300)
     owl.save(tmp_path / "owl.safetensors")
     loaded = OwlWrapper.load(tmp_path / "owl.safetensors", other)
     for each, model in ((owl, agent), (loaded, other)):
         with each.task("a"):
-            model.learn(200)
-    assert agent.updates == other.updates > 25
+            model.learn(150)
+    assert agent.updates == other.updates > 20
     assert same(agent, other)
 
 

@@ -55,7 +55,6 @@ def test_huber_dqn_drifts_alike_within_the_noise_of_seeds_and_with_a_strength_it
 @pytest.mark.parametrize("loss", [F.mse_loss, F.smooth_l1_loss])
 def test_plain_learners_are_held_at_every_scale(scale, loss):
     free, held = (
-        np.mean([dqn_drift(strength, scale, loss, s, fair=False, steps=80) for s in SEEDS])
-        for strength in (0.0, None)
+        np.mean(dqn_drift(strength, scale, loss, SEEDS[0], fair=False, steps=80)) for strength in (0.0, None)
     )
     assert held < 0.3 * free and held < 0.2

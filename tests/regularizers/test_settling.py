@@ -13,7 +13,7 @@ from torch.optim import Adam
 from owlrl.heads import MultiHeadQ
 from owlrl.regularizers import DistillationRegularizer
 from owlrl.regularizers.answers import CALM, CALM_FOR, RARELY, settling_loss
-from owlrl.regularizers.distillation import OF_VISIT, SETTLED
+from owlrl.regularizers.distillation import OF_VISIT
 from owlrl.regularizers.settling import CHECKED, settle
 from tests.regularizers.helpers import (
     ACTIONS,
@@ -98,7 +98,7 @@ def distance(q: nn.Module, x: Tensor, stored: Tensor) -> float:
 
 
 def test_the_trunk_returns_to_the_first_tasks_outputs_and_the_second_keeps_its_own():
-    q, regularizer, x, stored = learned(1_600)
+    q, regularizer, x, stored = learned(800)
     before, old, own = distance(q, x, stored), weights(q.heads), gradients(q)
     second = context(q, 1, rows=200, seed=2)
     with torch.no_grad():
@@ -121,13 +121,14 @@ def test_short_visits_and_plain_penalties_do_not_settle(steps, strength):
 
 
 def test_steps_are_a_share_of_the_visit_and_bounded(monkeypatch):
-    asked = []
+    asked, most = [], 6
+    monkeypatch.setattr(DISTILLATION, "SETTLED", most)
     monkeypatch.setattr(DISTILLATION, "settle", lambda parameters, loss, batches, steps: asked.append(steps))
-    for steps in (40, OF_VISIT * SETTLED + 50):
+    for steps in (12, OF_VISIT * most + 20):
         q, regularizer, *_ = learned(steps)
         regularizer.remember("b", {"q": context(q, 1, rows=50, seed=2)})
         regularizer.remember("b", {"q": context(q, 1, rows=50, seed=2)})  # nothing was learned since
-    assert asked == [40 // OF_VISIT, SETTLED]
+    assert asked == [12 // OF_VISIT, most]
 
 
 def test_an_interrupted_end_keeps_what_was_kept(monkeypatch):

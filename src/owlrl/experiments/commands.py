@@ -277,12 +277,12 @@ class Compare:
     """Compare methods on your own tasks with your own model, defined in a Python file."""
 
     study: Path
-    """file that defines make_model(env, seed), tasks and steps; also methods, seeds, rounds, eval_every, …"""
+    """file that defines make_model(env, seed), tasks and steps; also methods, seeds, order, eval_every, …"""
     steps: int | None = None
     """of each task, instead of the file's"""
     methods: tuple[str, ...] = ()
     """instead of the file's: bare, "bare, empty replay", alone, "one head with rehearsal", "one head with
-    history", owl, "owl with EWC", paper, or package.module:name of your own"""
+    history", owl, "owl with EWC", paper, lpg-ftw, or package.module:name of your own"""
     seeds: int | None = None
     """how many, instead of the file's"""
     jobs: int | None = None

@@ -32,7 +32,7 @@ __all__ = ["compare", "compare_file", "diagnose", "run_trial"]
 
 Say = Callable[[str], None]
 CHOSEN = ("steps", "methods", "seeds")  # of a study file, what a command may say instead
-SETTINGS = ("rounds", "eval_every", "eval_episodes", "measure", "unseen")
+SETTINGS = ("rounds", "order", "eval_every", "eval_episodes", "measure", "unseen")
 PLACES = ("jobs", "backend", "scheduler", "output", "solved", "save_every", "note", "tensorboard")
 
 
@@ -44,6 +44,7 @@ def compare(
     methods: Sequence[Any] = ("bare", "alone", "owl"),
     seeds: int | Sequence[int] = 5,
     rounds: int = 1,
+    order: Sequence[str] | None = None,
     eval_every: int | None = None,
     eval_episodes: int = 20,
     measure: Literal["return", "success"] = "return",
@@ -69,11 +70,13 @@ def compare(
             ``train(steps)`` and ``learner``, for your own script (see `train_model`).
         tasks: in the order of training: a Gymnasium id, or a factory ``f(seed)`` of an environment or a
             vector of them, by name. A pair of ids or factories is for training and evaluation.
-        steps: of each task in each round; one number, or one per task.
+        steps: of each visit of a task; one number, or one per task.
         methods: of "bare", "bare, empty replay", "alone", "one head with rehearsal", "one head with history",
-            "owl", "owl with EWC" and "paper"; or your own `Method`, or "package.module:name" of one.
+            "owl", "owl with EWC", "paper" and, for continuous actions, "lpg-ftw"; or your own `Method`, or
+            "package.module:name" of one.
         seeds: how many, or which.
         rounds: how often the sequence of tasks is repeated.
+        order: names of tasks, one per visit, instead of rounds: ``["a", "b", "a"]``.
         eval_every: steps between two points of the learning curve of the task in training; None for none.
             Forward transfer needs it.
         eval_episodes: of each evaluation, with the same seeds each time.
@@ -107,6 +110,7 @@ def compare(
         methods=methods,
         seeds=seeds,
         rounds=rounds,
+        order=order,
         eval_every=eval_every,
         eval_episodes=eval_episodes,
         measure=measure,

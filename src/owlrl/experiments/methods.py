@@ -546,6 +546,7 @@ BUILT_IN: dict[str, Method] = {
         ),
     )
 }
+ELSEWHERE = {"lpg-ftw": "owlrl.experiments.lpg_ftw:LPGFTW"}  # imported when it is asked for
 
 
 def register_method(method: Method) -> Method:
@@ -571,16 +572,16 @@ def find_method(method: Any) -> Method:
 
     A class is called without arguments.
     """
-    found = method
     if isinstance(method, str) and method in BUILT_IN:
         return BUILT_IN[method]
-    if isinstance(method, str):
-        if ":" not in method:
+    found = ELSEWHERE.get(method, method) if isinstance(method, str) else method
+    if isinstance(found, str):
+        if ":" not in found:
+            known = ", ".join(map(repr, [*BUILT_IN, *ELSEWHERE]))
             raise OwlValueError(
-                f"compare: method is {method!r}; expected one of {', '.join(map(repr, BUILT_IN))}, or "
-                "'package.module:name' of your own"
+                f"compare: method is {method!r}; expected one of {known}, or 'package.module:name' of yours"
             )
-        found = imported("compare: method", method)
+        found = imported("compare: method", found)
     found = found() if isinstance(found, type) else found
     missing = [name for name in ("name", "view", "start") if not hasattr(found, name)]
     if missing or not found.name:

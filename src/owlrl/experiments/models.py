@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from owlrl.acting.episodes import EpisodePolicy
-from owlrl.errors import OwlStateError, OwlTypeError
+from owlrl.errors import OwlStateError, OwlTypeError, OwlValueError
 from owlrl.learners import DQN, SAC
 
 __all__ = [
@@ -170,6 +170,8 @@ def _train_sb3(model: Any, env: Any, steps: int, watch: Watch, *, restart: bool)
 
     if env is not None:
         model.set_env(env)
+        if model.num_timesteps == 0 and model.seed is not None:
+            model.env.seed(model.seed)  # as a new model does with the environment that it is made for
     done, begun = watch.done, 0 if restart and not watch.done else int(model.num_timesteps)
 
     def look(local: Any, scope: Any) -> bool:
@@ -336,10 +338,11 @@ class History(gymnasium.Wrapper[Any, Any, Any, Any]):
     """The last n steps as part of the observation: a learner with one head can distinguish tasks by them.
 
     The observation is one vector: the observation now, then for each of the last n steps its observation,
-    its action (one-hot if discrete) and its reward; zeros where an episode has had fewer.
+    its action (one-hot if discrete) and its reward; zeros where an episode has had fewer. A dict of
+    observations stays one, with the last n steps under "history".
 
     Args:
-        env: a single environment; its observations are flattened.
+        env: a single environment; other observations than dicts are flattened.
         steps: n.
 
     >>> import gymnasium
@@ -364,16 +367,16 @@ class History(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._acted = int(gymnasium.spaces.flatdim(env.action_space))
         self._past = np.zeros((steps, self._seen + self._acted + 1), np.float32)
         self._now = np.zeros(self._seen, np.float32)
-        size = self._seen + self._past.size
-        self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (size,), np.float32)
+        self._is_dict = isinstance(env.observation_space, gymnasium.spaces.Dict)
+        self.observation_space = self._space(env.observation_space)
 
-    def reset(self, **options: Any) -> tuple[np.ndarray, dict[str, Any]]:
+    def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
         """Begin an episode, with nothing before it."""
         observation, info = self.env.reset(**options)
         self._past[:] = 0.0
         return self._show(observation), info
 
-    def step(self, action: Any) -> tuple[np.ndarray, Any, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """One step, which is the newest of the history afterwards."""
         observation, reward, terminated, truncated, info = self.env.step(action)
         acted = gymnasium.spaces.flatten(self.env.action_space, action)
@@ -383,7 +386,21 @@ class History(gymnasium.Wrapper[Any, Any, Any, Any]):
         )
         return self._show(observation), reward, terminated, truncated, info
 
-    def _show(self, observation: Any) -> np.ndarray:
+    def _space(self, seen: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
+        if not isinstance(seen, gymnasium.spaces.Dict):
+            size = self._seen + self._past.size
+            return gymnasium.spaces.Box(-np.inf, np.inf, (size,), np.float32)
+        if "history" in seen.spaces:
+            raise OwlValueError(
+                f"History: the observations have the parts {list(seen.spaces)}; expected none called "
+                "'history'; rename it"
+            )
+        past = gymnasium.spaces.Box(-np.inf, np.inf, (self._past.size,), np.float32)
+        return gymnasium.spaces.Dict({**seen.spaces, "history": past})
+
+    def _show(self, observation: Any) -> Any:
         flat = gymnasium.spaces.flatten(self.env.observation_space, observation)
         self._now = np.asarray(flat, np.float32)
+        if self._is_dict:
+            return {**observation, "history": self._past.ravel().copy()}
         return np.concatenate([self._now, self._past.ravel()])

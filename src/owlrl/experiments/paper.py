@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from owlrl.envs import PendulumVectorEnv
 from owlrl.envs.task_sets import PENDULUM
+from owlrl.experiments.comparison import Work, run_planned
 from owlrl.experiments.config import Run, recipe_of
+from owlrl.experiments.plan import Plan
 from owlrl.experiments.results import Group, Quartiles, Trial, group_by_run, load_trials
 from owlrl.experiments.studies import Errors, Part, run_work, study_table
+from owlrl.learners import SAC, SAC_PAPER
 
 __all__ = ["paper_tables"]
 
@@ -73,6 +78,7 @@ FAST: dict[str, dict[str, Any]] = {  # how long, at our settings
     "SC5": {"frames": 120_000},
     "SC3+DK2": {"learner": "curious", **DOORS},
 }
+LPG_FTW = "lpg-ftw"  # in no table of the paper, a curve of its figure 4
 SURE = 3  # seeds; of fewer the verdict is in brackets
 
 
@@ -155,6 +161,57 @@ def _pendulums() -> list[Run]:
     ]
     alone: dict[str, Any] = {"method": "owl-no-ewc", "frames": 60_000, "policies": (GIVEN,)}
     return runs + [Run(f"{PENDULUM}:{angle}", **alone, **chosen) for angle in ("90", "-90")]
+
+
+def lpg_ftw_plan(angles: tuple[int, ...], seeds: int, frames: int | None = None) -> Plan:
+    """LPG-FTW on pendulums, for `compare`: as long as `_pendulums`, but for what it takes more itself.
+
+    Ten copies side by side give a batch of ten whole episodes, as one would after another.
+    """
+    tasks = {f"pendulum{angle:+d}": angle for angle in angles}
+    return Plan.of(
+        _untrained,
+        tasks={
+            name: tuple(partial(PendulumVectorEnv, n, angle=a) for n in (10, 16)) for name, a in tasks.items()
+        },
+        steps=frames or (20_000 if len(tasks) > 1 else 60_000),
+        rounds=3 if len(tasks) > 1 else 1,
+        methods=[LPG_FTW],
+        seeds=seeds,
+        eval_every=5_000,
+        eval_episodes=16,
+    )
+
+
+def _untrained(env: Any, seed: int) -> SAC:
+    """The model that a comparison needs: this method has its own policy, so that it is a reference only."""
+    return SAC(env, config=SAC_PAPER, seed=seed, device="cpu")
+
+
+def lpg_ftw_part(**length: Any) -> Part:
+    """Two opposed pendulums in turn, and each by itself."""
+    plans = [partial(lpg_ftw_plan, angles, **length) for angles in ((90, -90), (90,), (-90,))]
+    work = [Work(trial, partial(run_planned, plan)) for plan in plans for trial in plan().trials()]
+    return Part(LPG_FTW, work, lambda trials, errors, directory: lpg_ftw_table(trials))
+
+
+def lpg_ftw_table(trials: Iterable[Trial]) -> str:
+    """Markdown: returns of LPG-FTW on pendulums, mean (least to greatest) over seeds."""
+    lines = ["| trained | task | seeds | steps of the task | after its first visit | at the end |"]
+    lines.append("| --- | --- | --- | --- | --- | --- |")
+    own = sorted(
+        (t for t in trials if t.method == LPG_FTW), key=lambda t: (-len(t.settings["tasks"]), t.seed)
+    )
+    for tasks in dict.fromkeys(tuple(trial.settings["tasks"]) for trial in own):
+        some = [trial for trial in own if tuple(trial.settings["tasks"]) == tasks]
+        for task in tasks:
+            found = [[r["mean_return"] for r in t.select("score") if r["task"] == task] for t in some]
+            steps = some[0].settings["rounds"] * some[0].settings["steps"][task]
+            ends = ([of_seed[place] for of_seed in found] for place in (0, -1))
+            told = (f"{sum(x) / len(x):.0f} ({min(x):.0f} to {max(x):.0f})" for x in ends)
+            trained = "in turn" if len(tasks) > 1 else "alone"
+            lines.append(f"| {trained} | {task} | {len(some)} | 2.5 × {steps:,} | {' | '.join(told)} |")
+    return "\n".join(lines) + "\n"
 
 
 def verdict(found: Quartiles, paper: float) -> str:
@@ -248,7 +305,7 @@ def paper_tables(trials: Iterable[Trial]) -> str:
 
 
 def parts(*, seeds: int = 5, methods: Sequence[str] = (), frames: int | None = None) -> list[Part]:
-    """All runs at the paper's settings, and its tables beside them."""
+    """All runs at the paper's settings, and its tables beside them; and LPG-FTW on pendulums."""
     runs = paper_runs(seeds=seeds, methods=methods, frames=frames)
 
     def show(trials: list[Trial], errors: Errors, directory: Path) -> str:
@@ -256,4 +313,5 @@ def parts(*, seeds: int = 5, methods: Sequence[str] = (), frames: int | None = N
         control = [trial for trial in every if trial.run is not None and trial.run.control]
         return f"{paper_tables(every)}\n{study_table(runs, control)}"
 
-    return [Part("paper", run_work(runs), show)]
+    own = [lpg_ftw_part(seeds=seeds, frames=frames)] if not methods or LPG_FTW in methods else []
+    return [Part("paper", run_work(runs), show)] * (not own or bool(runs)) + own

@@ -34,9 +34,10 @@ class Plan:
         make_model: ``make_model(env, seed)``.
         tasks: a Gymnasium id or a factory by name, or a pair of them for training and evaluation.
         methods: the methods themselves.
-        steps: of each task in each round.
+        steps: of each visit of a task.
         seeds: of the trials.
         rounds: how often the sequence of tasks is repeated.
+        order: names of tasks, one per visit, where they come in another order; empty if not.
         eval_every: steps between two points of a learning curve; None for none.
         eval_episodes: episodes of each evaluation.
         measure: what scores are: "return", or "success", the share of episodes that end with it.
@@ -58,6 +59,7 @@ class Plan:
     eval_episodes: int = 20
     measure: str = "return"
     unseen: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    order: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -73,6 +75,7 @@ class Plan:
         eval_episodes: Any = 20,
         measure: Any = "return",
         unseen: Any = None,
+        order: Any = None,
     ) -> Plan:
         """The plan from `compare`'s arguments; one error lists all problems."""
         arguments = Arguments("compare")
@@ -104,6 +107,12 @@ class Plan:
         episodes = arguments.integer("eval_episodes", eval_episodes)
         times = arguments.integer("rounds", rounds)
         arguments.choice("measure", measure, tuple(MEASURES))
+        visits = () if order is None or isinstance(order, str) else tuple(order)
+        if order is not None and (set(visits) != set(named) or times != 1):
+            arguments.problem(
+                f"order is {order!r} with rounds={rounds!r}; expected names of tasks, each at least once, "
+                f"and no rounds, e.g. {[*named, *list(named)[:1]]}"
+            )
         sets: dict[str, Any] = dict(unseen or {}) if isinstance(unseen, Mapping | None) else {"": None}
         if not all(isinstance(tasks, Mapping) and tasks for tasks in sets.values()):
             arguments.problem(
@@ -111,7 +120,9 @@ class Plan:
                 "{'others': {'far': make_far}}"
             )
         arguments.check()
-        return cls(make_model, named, tuple(found), each, chosen, times, every, episodes, measure, sets)
+        return cls(
+            make_model, named, tuple(found), each, chosen, times, every, episodes, measure, sets, visits
+        )
 
     def settings(self) -> dict[str, Any]:
         """All that is plain data, as a trial keeps it."""
@@ -124,6 +135,7 @@ class Plan:
         }
         # what is a default is left out, so that trials of before keep their names
         told |= {"measure": self.measure} if self.measure != "return" else {}
+        told |= {"order": list(self.order)} if self.order else {}
         return told | ({"unseen": {k: list(v) for k, v in self.unseen.items()}} if self.unseen else {})
 
     def trials(self) -> list[Trial]:
@@ -142,9 +154,15 @@ class Plan:
         return next(method for method in (*self.methods, RANDOM) if method.name == name)
 
     @property
+    def visits(self) -> list[tuple[int, str]]:
+        """The tasks in the order of training, each with the number of times that it came before."""
+        names = self.order or tuple(self.tasks) * self.rounds
+        return [(names[:k].count(task), task) for k, task in enumerate(names)]
+
+    @property
     def total(self) -> int:
         """Steps of one trial."""
-        return self.rounds * sum(self.steps.values())
+        return sum(self.steps[task] for _, task in self.visits)
 
 
 def fingerprint(*things: Any) -> str:

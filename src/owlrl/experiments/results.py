@@ -67,7 +67,8 @@ class Trial:
         method: its name.
         seed: of everything.
         settings: ``tasks`` (names), ``steps`` of each, ``rounds``, ``eval_every``, ``eval_episodes``;
-            ``measure`` where it is not the return, ``unseen`` where there is any, and ``run`` of a `Run`.
+            ``measure`` where it is not the return, ``order`` and ``unseen`` where there are any, and
+            ``run`` of a `Run`.
         source: the fingerprint of model, tasks and method; empty for a `Run`, whose settings say all.
         about: the method in a few words.
         modes: the ways it acts, e.g. "given" the task, with the task "unknown", or both.
@@ -119,7 +120,10 @@ class Trial:
     @property
     def steps(self) -> int:
         """Of training, in all."""
-        return int(self.settings.get("rounds", 1) * sum(self.settings["steps"].values()))
+        steps = self.settings["steps"]
+        if "order" in self.settings:
+            return sum(steps[task] for task in self.settings["order"])
+        return int(self.settings.get("rounds", 1) * sum(steps.values()))
 
     @property
     def measure(self) -> str:

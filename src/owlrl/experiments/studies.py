@@ -233,7 +233,7 @@ MODULES = {  # studies that are modules of owlrl.experiments
     "thousand": "a thousand hidden goals in one pass, the reference SAC: score, cost and memory over tasks",
     "reacher": "Reacher with four goals, DQN of Stable-Baselines3 (extras benchmarks, mujoco, sb3)",
     "treasure": "Deep Sea Treasure and a fruit tree, rewards weighted in several ways (extra benchmarks)",
-    "minatar": "three games of MinAtar, one after the other, three times; owlrl's DQN (extra benchmarks)",
+    "minatar": "three games of MinAtar, one after the other, in seven visits; owlrl's DQN (extra benchmarks)",
 }
 
 

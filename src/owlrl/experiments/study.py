@@ -203,9 +203,10 @@ class Study:
         """A Markdown table: a row per method and way to act."""
         header, rows = self._cells()
         settings = self.trials[0].settings
+        again = f", {count(settings['rounds'], 'round')}" if settings.get("rounds", 1) > 1 else ""
+        again = f", {count(len(settings['order']), 'visit')}" if "order" in settings else again
         text = (
-            f"Returns at the end of all training ({_steps(settings['steps'])} steps per task"
-            f"{', ' + count(settings['rounds'], 'round') if settings.get('rounds', 1) > 1 else ''}), mean "
+            f"Returns at the end of all training ({_steps(settings['steps'])} steps per task{again}), mean "
             f"over seeds of {count(settings.get('eval_episodes', 0), 'episode')} each; mean over tasks: "
             "interquartile mean over seeds [95 % stratified bootstrap], and the worst seed. Forgetting (of a "
             "return) and forward transfer as in Continual World. Found: episodes that end with the right "

@@ -60,7 +60,7 @@ class Visits:
 
     def run(self) -> None:
         """Run everything that is not done yet."""
-        every = [(number, task) for number in range(self.plan.rounds) for task in self.plan.tasks]
+        every = self.plan.visits
         self._before = [sum(self.plan.steps[task] for _, task in every[:k]) for k in range(len(every) + 1)]
         watch = self._go_on(every)
         if watch is None:

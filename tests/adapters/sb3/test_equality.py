@@ -54,25 +54,25 @@ def assert_equal(bare, model):
 )
 def test_one_task_equals_the_bare_model(kind, changes):
     bare = any_model(kind, **changes)
-    bare.learn(100)
-    bare.learn(60, reset_num_timesteps=False)
+    bare.learn(50)
+    bare.learn(40, reset_num_timesteps=False)
     model = any_model(kind, **changes)
     regularizer = EWCRegularizer(1e6) if kind in (DQN, SAC) else DistillationRegularizer(100.0)
     owl = OwlWrapper(model, regularizer=regularizer, memory_rows=64)
     with owl.task("only"):
-        model.learn(100)
-        model.learn(60, reset_num_timesteps=False)
+        model.learn(50)
+        model.learn(40, reset_num_timesteps=False)
     assert_equal(bare, model)
 
 
 def test_environment_given_again_or_anew_changes_nothing():
     bare = any_model(DQN)
-    bare.learn(100)
+    bare.learn(60)
     env = Guess()
     model = any_model(DQN, env=env)
     with OwlWrapper(model).task("only", env=env):
         inside = model.get_env().envs[0]
-        model.learn(100)
+        model.learn(60)
     assert_equal(bare, model)
     assert inside.env is env  # one Monitor around it, not two
     for learning_starts in (0, 20):
@@ -87,12 +87,12 @@ def test_environment_given_again_or_anew_changes_nothing():
 @pytest.mark.filterwarnings("ignore:OwlWrapper. the learner was trained")
 def test_a_model_that_has_learned_before_goes_on_as_it_would():
     bare = any_model(DQN)
-    bare.learn(100)
-    bare.learn(100, reset_num_timesteps=False)
+    bare.learn(50)
+    bare.learn(50, reset_num_timesteps=False)
     model = any_model(DQN)
-    model.learn(100)
+    model.learn(50)
     with OwlWrapper(model).task("only"):
-        model.learn(100, reset_num_timesteps=False)
+        model.learn(50, reset_num_timesteps=False)
     assert_equal(bare, model)
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import subprocess
-import sys
 from functools import partial
 
 import numpy as np
@@ -166,13 +164,13 @@ def test_forgetting_is_held_back():
 
     settings = {"learning_rate": 5e-3, "gamma": 0.0, "buffer_size": 200}
     bare = dqn(**settings)
-    bare.learn(300)
+    bare.learn(220)
     assert correct(bare, 1) == 1.0
     bare.set_env(Guess(sign=-1))
-    bare.learn(300)
+    bare.learn(220)
     assert correct(bare, 1) < 0.1
     model = dqn(**settings)
-    owl = two_tasks(model, steps=300, regularizer=DistillationRegularizer(1.0), memory_rows=300)
+    owl = two_tasks(model, steps=220, regularizer=DistillationRegularizer(1.0), memory_rows=300)
     for task, sign in (("a", 1), ("b", -1)):
         with owl.use(task):
             assert correct(model, sign) == 1.0
@@ -504,18 +502,6 @@ def test_wrong_settings_are_named():
         assert "c" not in owl.tasks
     with owl.task("c"):
         owl.learner.model.learn(25)
-
-
-def test_stable_baselines3_is_not_imported_before_it_is_there():
-    code = """
-import sys, owlrl
-try:
-    owlrl.OwlWrapper(3)
-except TypeError:
-    assert "stable_baselines3" not in sys.modules
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
 
 
 def test_an_observation_of_another_shape_is_named():

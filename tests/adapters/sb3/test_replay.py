@@ -368,8 +368,10 @@ def test_a_buffer_that_is_loaded_in_a_task_is_new(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:The last trajectory in the replay buffer")  # Stable-Baselines3's own
-@pytest.mark.parametrize("buffer_size", [34, 1_000])
-@pytest.mark.parametrize("kind", [*KINDS, "n_steps", "optimised", "her"])
+@pytest.mark.parametrize(
+    ("kind", "buffer_size"),
+    [*((kind, 34) for kind in (*KINDS, "n_steps", "optimised", "her")), (DQN, 1_000), ("her", 1_000)],
+)
 def test_saved_inside_a_block_a_visit_goes_on_bit_for_bit(kind, buffer_size, tmp_path):
     """The weights, the rows and their places in the ring, the counters, and what was not looked at yet."""
 
