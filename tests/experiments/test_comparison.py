@@ -359,6 +359,8 @@ def test_a_registered_method_has_a_name(monkeypatch):
     register_method(Fresh())  # a study's file may be executed again
     with pytest.raises(OwlValueError, match="'owl' is there already"):
         register_method(Wrapped("owl"))
+    with pytest.raises(OwlValueError, match="'lpg-ftw' is there already"):  # imported when asked for
+        register_method(Wrapped("lpg-ftw"))
 
 
 def test_own_methods_by_object_class_and_dotted_name():

@@ -110,7 +110,7 @@ def advantages_of(errors: Array, ended: BoolArray, *, decay: float) -> Array:
     """Sums of later TD errors of the same episode, each ``decay`` times the one before; (S, E) → (S, E)."""
     found, later = np.zeros_like(errors), np.zeros(errors.shape[1])
     for step in reversed(range(len(errors))):
-        later = found[step] = errors[step] + decay * later * ~ended[step]
+        later = found[step] = errors[step] + np.where(ended[step], 0.0, decay * later)
     return found
 
 

@@ -561,7 +561,8 @@ def register_method(method: Method) -> Method:
     >>> del BUILT_IN["owl, once more"]
     """
     found = find_method(method)
-    if BUILT_IN.get(found.name, found) is not found and type(BUILT_IN[found.name]).__module__ == __name__:
+    taken = BUILT_IN.get(found.name, found)
+    if found.name in ELSEWHERE or (taken is not found and type(taken).__module__ == __name__):
         raise OwlValueError(f"register_method: {found.name!r} is there already; expected another name")
     BUILT_IN[found.name] = found
     return found
