@@ -1,13 +1,26 @@
-"""The detector alone: rows of learners that learn one task from scratch, recorded once, and given to it.
+"""The detector alone: rows of learners that learn one task from scratch, recorded once and given to it.
 
-python benchmarks/detector.py record --seeds 1 --frames 3000000   # rows to build/rows, or --rows DIR
-python benchmarks/detector.py alarms                              # one task after all: any alarm is false
+    python -m benchmarks.detector record        # 10^6 rows of each family, to build/rows, about half an hour
+    python -m benchmarks.detector alarms        # one task all the time: any alarm is false
+    python -m benchmarks.detector streams       # streams of hidden visits made of these rows, and baselines
+    python -m benchmarks.detector sensitivity   # the same with each inner number halved and doubled
+    python -m benchmarks.detector table         # print what is there
+
+Two baselines are tests of the library river (``pip install river``) on rewards. Visits of a stream are those
+of ``benchmarks/stream.py``; where the task changes, the rows go on with another policy as well, unlike in a
+real stream. "Least" is the number of rows until the first that the task before cannot show: no detector can
+be sooner without false alarms.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +28,26 @@ import numpy as np
 import torch
 
 import owlrl.envs  # noqa: F401, registers the environments
-from benchmarks.stream import angles, grids, poles
+from benchmarks.stream import CASES, angles, grids, poles, shown_by, visits_of
+from owlrl.changes import (
+    ChangeFinder,
+    Contradiction,
+    Detector,
+    ModelErrors,
+    RewardDrift,
+    contradiction,
+    finder,
+)
 from owlrl.learners import DQN, SAC, SAC_FAST
 from owlrl.types import Transitions
 
 ROWS = Path("build/rows")
+RESULTS = Path(__file__).parent / "results" / "detector"
 COLUMNS = ("observation", "action", "reward", "next_observation", "terminated", "truncated", "env")
+FRAMES = 1_000_000  # of a family
+SEED = 20  # nothing was chosen on it
+PIECE = 64  # rows between two looks
+ORDERS = 3  # orders of visits
 
 
 def dqn(env: Any, seed: int) -> DQN:
@@ -41,6 +68,10 @@ FAMILIES = {
     "cartpole": (poles, 1, dqn),
     "cartpole-32": (poles, 32, dqn),
 }
+
+USUAL = ("crossroads", "sc5", "pendulum-16", "cartpole-32")
+CASE_OF = {"cartpole": "cartpole-sb3", "cartpole-32": "cartpole-sb3", "pendulum-16": "pendulum"}
+LENGTHS = {family: CASES[CASE_OF.get(family, family)][2] for family in FAMILIES}  # of a visit
 
 
 class Recorder:
@@ -87,9 +118,11 @@ def load(file: Path) -> Transitions:
 
 
 def record(family: str, seed: int, frames: int, rows: Path) -> None:
+    """So many rows of a family: its tasks in equal parts, each learned from scratch."""
     torch.set_num_threads(1)
     make_tasks, copies, make_learner = FAMILIES[family]
-    for number, (task, make) in enumerate(make_tasks().items()):
+    tasks = make_tasks()
+    for number, (task, make) in enumerate(tasks.items()):
         file = rows / f"{family}-{seed}-{number}.npz"
         if file.exists():
             continue
@@ -97,18 +130,269 @@ def record(family: str, seed: int, frames: int, rows: Path) -> None:
         agent = make_learner(make(copies), seed)
         recorder = Recorder()
         agent.replay.begin_task("only")
-        for done in range(0, frames, 32 * copies):
-            agent.learn(min(32 * copies, frames - done))
+        share = frames // len(tasks)
+        for done in range(0, share, 32 * copies):
+            agent.learn(min(32 * copies, share - done))
             recorder.take(agent.replay.new_rows())
         recorder.save(file)
-        print(f"{family}, seed {seed}, {task}: {frames} rows", flush=True)
+        print(f"{family}, seed {seed}, {task}: {share} rows", flush=True)
+
+
+class Follower:
+    """What `owl.stream()` does with a finder's changes, without a learner."""
+
+    def __init__(self, detector: Detector) -> None:
+        self.finder = ChangeFinder(detector)
+        self.events: list[dict[str, Any]] = []  # step, to, new, merged
+        self.made = 1
+        self.finder.enter("task 0", new=True)
+        self.rows = 0
+
+    def see(self, rows: Transitions) -> None:
+        self.rows += len(rows)
+        change = self.finder.see(rows)
+        if change is None:
+            return
+        left, new = self.finder.task, change.to is None
+        to = f"task {self.made}" if change.to is None else change.to
+        self.made += new
+        if change.merged:
+            self.finder.detector.forget(left)
+        self.finder.enter(to, new=new)
+        self.events.append({"step": self.rows, "left": left, "to": to, "new": new, "merged": change.merged})
+
+
+class River:
+    """A drift test of the library river on rewards: it tells that something has changed, not to what."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self.make, self.test = make, make()
+        self.events: list[dict[str, Any]] = []
+        self.rows = 0
+
+    def see(self, rows: Transitions) -> None:
+        for reward in rows.reward.tolist():
+            self.rows += 1
+            self.test.update(reward)
+            if self.test.drift_detected:
+                self.events.append({"step": self.rows, "merged": False})
+                self.test = self.make()
+
+
+def river(name: str) -> Callable[[], River]:
+    def make() -> River:
+        try:
+            from river import drift
+        except ImportError:
+            raise SystemExit("this baseline needs river: pip install river") from None
+        return River(getattr(drift, name))
+
+    return make
+
+
+BASELINES: dict[str, Callable[[], Any]] = {
+    "Contradiction": lambda: Follower(Contradiction()),
+    "ModelErrors": lambda: Follower(ModelErrors()),
+    "RewardDrift": lambda: Follower(RewardDrift()),
+    "river.drift.PageHinkley": river("PageHinkley"),
+    "river.drift.ADWIN": river("ADWIN"),
+}
+
+# inner numbers: of the detector's arguments, and of its modules
+ARGUMENTS = {"threshold": 16.0, "changed": 0.3, "stride": 4}
+NUMBERS = {
+    contradiction: (
+        *("TRIAL", "MATURE", "YOUNG", "AGAIN", "RARE", "MOST_EVIDENCE", "CLEAR", "CAPACITY", "NEAREST"),
+        *("REGION", "APART", "REACH", "SLACK", "PRIOR", "MOST_NEAR_EVIDENCE"),
+    ),
+    finder: (
+        *("NEWEST", "AT_ONCE", "IN_ALL", "PROBATION", "LEAST", "CONTRADICTED", "PATIENCE", "SOON", "STRANGE"),
+    ),
+}
+
+
+@contextmanager
+def changed(name: str, factor: float) -> Iterator[Callable[[], Follower]]:
+    """One inner number halved or doubled."""
+
+    def times(value: Any) -> Any:
+        return max(1, round(value * factor)) if isinstance(value, int) else value * factor
+
+    if name in ARGUMENTS:
+        yield lambda: Follower(Contradiction(**{name: times(ARGUMENTS[name])}))
+        return
+    module = next(module for module, names in NUMBERS.items() if name in names)
+    before = getattr(module, name)
+    setattr(module, name, times(before))
+    try:
+        yield lambda: Follower(Contradiction())
+    finally:
+        setattr(module, name, before)
+
+
+def pieces_of(rows: Transitions) -> Iterator[Transitions]:
+    for begin in range(0, len(rows), PIECE):
+        yield rows[begin : begin + PIECE]
+
+
+def alarms(family: str, seed: int, rows: Path) -> dict[str, Any]:
+    """Alarms over rows of one task, of each of the family's tasks: all are false."""
+    found: dict[str, Any] = {"family": family, "seed": seed, "rows": 0, "alarms": {}, "seconds": {}}
+    for file in sorted(rows.glob(f"{family}-{seed}-[0-9]*.npz")):
+        recorded = load(file)
+        found["rows"] += len(recorded)
+        for name, make in BASELINES.items():
+            begun, seeing = time.process_time(), make()
+            for piece in pieces_of(recorded):
+                seeing.see(piece)
+            spent = time.process_time() - begun
+            found["alarms"][name] = found["alarms"].get(name, 0) + len(seeing.events)
+            found["seconds"][name] = round(found["seconds"].get(name, 0.0) + spent, 1)
+    return found
+
+
+def followed(
+    make: Callable[[], Any], visits: list[tuple[str, int]], recorded: dict[str, Transitions]
+) -> dict[str, Any]:
+    """One stream of visits, given to a detector: delay of each change, and what else it said."""
+    seeing, place, borders = make(), dict.fromkeys(recorded, 0), []
+    for task, length in visits:
+        borders.append(seeing.rows)
+        for piece in pieces_of(recorded[task][place[task] : place[task] + length]):
+            seeing.see(piece)
+        place[task] += length
+    changes, ends, used, delays = borders[1:], [*borders[2:], np.inf], set(), []
+    for step, end in zip(changes, ends, strict=True):
+        here = [k for k, event in enumerate(seeing.events) if step < event["step"] <= end]
+        used.update(here[:1])
+        delays.append(seeing.events[here[0]]["step"] - step if here else None)
+    other = sum(k not in used and not event["merged"] for k, event in enumerate(seeing.events))
+    found = {"delays": delays, "other": other}
+    if isinstance(seeing, Follower):
+        found["tasks"] = len(seeing.finder.detector.tasks) - len(recorded)
+    return found
+
+
+def least_delays(family: str, visits: list[tuple[str, int]], recorded: dict[str, Transitions]) -> list[int]:
+    """Rows of each visit until the first that the task before it cannot show: nobody can be sooner."""
+    case, make_tasks = CASE_OF.get(family, family), FAMILIES[family][0]
+    tasks, place, found = make_tasks(), dict.fromkeys(recorded, 0), []
+    for number, (task, length) in enumerate(visits):
+        rows = recorded[task][place[task] : place[task] + min(length, 512)]
+        place[task] += length
+        if number:
+            strange = ~shown_by(case, tasks, visits[number - 1][0], rows)
+            found.append(int(np.argmax(strange)) + 1 if strange.any() else len(rows))
+    return found
+
+
+def streams(family: str, seed: int, rows: Path, makers: dict[str, Callable[[], Any]]) -> dict[str, Any]:
+    """Streams of hidden visits, made of the recorded rows, in several orders."""
+    make_tasks, _, _ = FAMILIES[family]
+    names = list(make_tasks())
+    recorded = {name: load(rows / f"{family}-{seed}-{k}.npz") for k, name in enumerate(names)}
+    found: dict[str, Any] = {
+        "family": family,
+        "seed": seed,
+        "least": [],
+        "streams": {name: [] for name in makers},
+    }
+    for order in range(ORDERS):
+        visits = visits_of(make_tasks(), 1, LENGTHS[family], order)
+        for name in names:
+            wanted = sum(length for task, length in visits if task == name)
+            if wanted > len(recorded[name]):
+                raise SystemExit(f"{family}, {name}: {len(recorded[name])} rows recorded, {wanted} needed")
+        found["least"] += least_delays(family, visits, recorded)
+        for name, make in makers.items():
+            found["streams"][name].append(followed(make, visits, recorded))
+    return found
+
+
+def sensitivity(family: str, seed: int, rows: Path) -> dict[str, Any]:
+    """The same streams with each inner number halved and doubled."""
+    found: dict[str, Any] = {"family": family, "seed": seed, "streams": {}}
+    for name in (*ARGUMENTS, *(name for names in NUMBERS.values() for name in names)):
+        for factor in (0.5, 2.0):
+            with changed(name, factor) as make:
+                label = f"{name} × {factor:g}"
+                found["streams"] |= streams(family, seed, rows, {label: make})["streams"]
+        print(f"{family}: {name}", flush=True)
+    return found
+
+
+def iqr(values: list[float]) -> str:
+    """Median and largest."""
+    return f"{np.median(values):.0f}, {max(values):.0f}" if values else "–"
+
+
+def summed(found: list[dict[str, Any]]) -> str:
+    """Cells of a row of the tables of streams."""
+    delays = [delay for each in found for delay in each["delays"]]
+    there = [delay for delay in delays if delay is not None]
+    extra = [each["tasks"] for each in found if "tasks" in each]
+    heads = f"{extra.count(0)} of {len(extra)}, {max(extra):+d}" if extra else "–"
+    other = sum(each["other"] for each in found)
+    return f"{len(there)} of {len(delays)} | {iqr(there)} | {other} | {heads}"
+
+
+def table(output: Path) -> str:
+    """The three tables of what is there, as in docs/results/stream.md."""
+    read = {
+        kind: [json.loads(file.read_text(encoding="utf-8")) for file in sorted(output.glob(f"{kind}-*.json"))]
+        for kind in ("alarms", "streams", "sensitivity")
+    }
+    lines = ["| family | rows | " + " | ".join(BASELINES) + " |", "|---|---|" + "---|" * len(BASELINES)]
+    for each in read["alarms"]:
+        cells = " | ".join(str(each["alarms"][name]) for name in BASELINES)
+        lines.append(f"| {each['family']} | {each['rows']:,} | {cells} |")
+    columns = (
+        "changes found | delay: median, worst | other alarms | streams with as many tasks, most too many |"
+    )
+    lines += ["", f"| family | detector | {columns}", "|---|---|---|---|---|---|"]
+    for each in read["streams"]:
+        lines.append(f"| {each['family']} | least | | {iqr(each['least'])} | | |")
+        for name, found in each["streams"].items():
+            lines.append(f"| {each['family']} | {name} | {summed(found)} |")
+    lines += ["", f"| inner number | {columns}", "|---|---|---|---|---|"]
+    labels = {label: None for each in read["sensitivity"] for label in each["streams"]}
+    usual = [one for each in read["streams"] for one in each["streams"]["Contradiction"]]
+    rows = {"as it is": usual} if labels else {}
+    for label in labels:
+        rows[label] = [one for each in read["sensitivity"] for one in each["streams"].get(label, [])]
+    lines += [f"| {label} | {summed(found)} |" for label, found in rows.items()]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", choices=["record", "alarms", "streams", "sensitivity", "table"])
+    parser.add_argument("--families", nargs="+", choices=list(FAMILIES), default=list(USUAL))
+    parser.add_argument("--seed", type=int, default=SEED)
+    parser.add_argument("--frames", type=int, default=FRAMES, help="rows of each family to record")
+    parser.add_argument("--rows", type=Path, default=ROWS, help="where recorded rows are")
+    parser.add_argument("--output", type=Path, default=RESULTS, help="where finished tables are kept")
+    a = parser.parse_args()
+    for family in a.families if a.what != "table" else ():
+        if a.what == "record":
+            record(family, a.seed, a.frames, a.rows)
+            continue
+        if not list(a.rows.glob(f"{family}-{a.seed}-[0-9]*.npz")):
+            raise SystemExit(f"{a.rows} has no rows of {family}, seed {a.seed}: first record them")
+        file = a.output / f"{a.what}-{family}-{a.seed}.json"
+        if not file.exists():
+            measures = {
+                "alarms": alarms,
+                "streams": partial(streams, makers=BASELINES),
+                "sensitivity": sensitivity,
+            }
+            found = measures[a.what](family, a.seed, a.rows)
+            a.output.mkdir(parents=True, exist_ok=True)
+            file.write_text(json.dumps(found), encoding="utf-8")
+    print(table(a.output))
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("family")
-    parser.add_argument("seed", type=int)
-    parser.add_argument("frames", type=int)
-    parser.add_argument("--rows", type=Path, default=ROWS)
-    a = parser.parse_args()
-    record(a.family, a.seed, a.frames, a.rows)
+    main()

@@ -6,8 +6,14 @@ import re
 from functools import partial
 from pathlib import Path
 
-from benchmarks import mixed_rewards
+import gymnasium
+import numpy as np
+import torch
+
+from benchmarks import detector, mixed_rewards, slow_drift
+from owlrl.changes import Contradiction, contradiction
 from owlrl.experiments import Run, resolve_tasks
+from owlrl.types import Transitions
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
@@ -78,3 +84,91 @@ def test_mixed_rewards_measures_all_ways_to_act_and_tables_what_is_there(tmp_pat
     (tmp_path / "0.json").write_text(json.dumps({"seed": 0, "scale": 10.0, "policies": found}))
     lines = mixed_rewards.table(tmp_path).splitlines()
     assert len(lines) == 2 + len(ways) and lines[2].startswith("| × 10 | task given | 1 | 0.00 (0.00–0.00) |")
+
+
+def ring(pays, length):
+    """Round and round eight places, of which the even ones pay, or the odd ones."""
+    place = torch.arange(float(length)) % 8
+    ends = torch.zeros(length, dtype=torch.bool)
+    paid = (place % 2 == pays).float()
+    columns = (place, place.long() * 0, paid, (place + 1) % 8, ends, torch.ones(length))
+    return Transitions(*columns, truncated=ends)
+
+
+class Jump:
+    """In place of a test of river: an alarm where two rewards in a row pay."""
+
+    def __init__(self):
+        self.last, self.drift_detected = 0.0, False
+
+    def update(self, reward):
+        self.drift_detected = self.last == reward == 1.0
+        self.last = reward
+
+
+def test_detectors_are_measured_on_recorded_rows(tmp_path, monkeypatch):
+    tasks = {"0": None, "1": None}
+    monkeypatch.setattr(detector, "FAMILIES", {"ring": (lambda: tasks, 1, None)})
+    monkeypatch.setattr(detector, "LENGTHS", {"ring": 1_200})
+    monkeypatch.setattr(
+        detector,
+        "shown_by",
+        lambda case, tasks, task, rows: (rows.reward == (rows.observation % 2 == int(task))).numpy(),
+    )
+    kinds = {
+        "Contradiction": detector.BASELINES["Contradiction"],
+        "RewardDrift": detector.BASELINES["RewardDrift"],
+        "jump": lambda: detector.River(Jump),
+    }
+    monkeypatch.setattr(detector, "BASELINES", kinds)
+    for number, task in enumerate(tasks):
+        recorder = detector.Recorder()
+        recorder.take(ring(int(task), 4_096))
+        recorder.save(tmp_path / f"ring-0-{number}.npz")
+    found = detector.alarms("ring", 0, tmp_path)
+    assert found["rows"] == 2 * 4_096 and found["alarms"] == {"Contradiction": 0, "RewardDrift": 0, "jump": 0}
+    made = detector.streams("ring", 0, tmp_path, kinds)
+    changes = detector.ORDERS * 5
+    assert len(made["least"]) == changes and max(made["least"]) == 1
+    ours = [delay for stream in made["streams"]["Contradiction"] for delay in stream["delays"]]
+    assert len(ours) == changes and None not in ours
+    assert all(mine >= least for mine, least in zip(ours, made["least"], strict=True))
+    assert all(s["tasks"] == 0 and s["other"] == 0 for s in made["streams"]["Contradiction"])
+    missed = [delay for stream in made["streams"]["RewardDrift"] for delay in stream["delays"]]
+    assert missed == [None] * changes  # both tasks pay as much
+    out = tmp_path / "out"
+    out.mkdir()
+    for kind, one in (("alarms", found), ("streams", made)):
+        (out / f"{kind}-ring-0.json").write_text(json.dumps(one))
+    text = detector.table(out)
+    assert (
+        "| ring | 8,192 | 0 | 0 | 0 |" in text
+        and f"| ring | Contradiction | {changes} of {changes} |" in text
+    )
+
+
+def test_inner_numbers_are_halved_and_put_back():
+    before = contradiction.MATURE
+    with detector.changed("MATURE", 0.5) as make:
+        assert (
+            before // 2 == contradiction.MATURE
+            and make().finder.detector.threshold == Contradiction().threshold
+        )
+    assert before == contradiction.MATURE
+    with detector.changed("threshold", 2.0) as make:
+        assert make().finder.detector.threshold == 2 * Contradiction().threshold
+    for module, names in detector.NUMBERS.items():
+        assert all(isinstance(getattr(module, name), int | float) for name in names)
+
+
+def test_gravity_drifts_between_two_calm_parts(monkeypatch):
+    monkeypatch.setattr(slow_drift, "CALM", 5)
+    monkeypatch.setattr(slow_drift, "DRIFT", 10)
+    env = slow_drift.Drifting(gymnasium.make("Pendulum-v1"))
+    env.reset(seed=0)
+    seen = []
+    for _ in range(20):
+        env.step(env.action_space.sample())
+        seen.append(env.unwrapped.g)
+    assert seen[:6] == [10.0] * 6 and seen[15:] == [14.0] * 5
+    assert np.allclose(np.diff(seen[5:16]), 0.4)
