@@ -4,6 +4,7 @@
     python -m benchmarks.detector alarms        # one task all the time: any alarm is false
     python -m benchmarks.detector streams       # streams of hidden visits made of these rows, and baselines
     python -m benchmarks.detector sensitivity   # the same with each inner number halved and doubled
+    python -m benchmarks.detector cost          # time per row with 1, 5 and 20 known tasks, beside training
     python -m benchmarks.detector table         # print what is there
 
 Two baselines are tests of the library river (``pip install river``) on rewards. Visits of a stream are those
@@ -33,6 +34,7 @@ from owlrl.changes import (
     ChangeFinder,
     Contradiction,
     Detector,
+    History,
     ModelErrors,
     RewardDrift,
     contradiction,
@@ -48,6 +50,8 @@ FRAMES = 1_000_000  # of a family
 SEED = 20  # nothing was chosen on it
 PIECE = 64  # rows between two looks
 ORDERS = 3  # orders of visits
+KNOWN = (1, 5, 20)  # known tasks whose cost is measured
+VISIT, LEARNED = 2_000, 8_000  # rows of a visit there, and of each task before
 
 
 def dqn(env: Any, seed: int) -> DQN:
@@ -321,6 +325,41 @@ def sensitivity(family: str, seed: int, rows: Path) -> dict[str, Any]:
     return found
 
 
+def cost(family: str, seed: int, rows: Path) -> dict[str, Any]:
+    """Microseconds per row of looking, with so many known tasks and ten visits; and of training.
+
+    Tasks beyond those of the family are these with other rewards.
+    """
+    make_tasks, copies, make_learner = FAMILIES[family]
+    names = list(make_tasks())
+    recorded = [load(rows / f"{family}-{seed}-{k}.npz") for k in range(len(names))]
+
+    def of(task: int, begin: int, count: int) -> Transitions:
+        some = recorded[task % len(names)][begin : begin + count]
+        return replace(some, reward=some.reward + 100 * (task // len(names)))
+
+    found: dict[str, Any] = {"family": family, "seed": seed, "looking": {}}
+    for known in KNOWN:
+        seeing = Follower(Contradiction())
+        for task in range(known):
+            seeing.finder.enter(f"task {task}", new=True)
+            for piece in pieces_of(of(task, 0, LEARNED)):
+                steps = History().follow(piece)
+                seeing.finder.detector.learn(f"task {task}", steps)
+        seeing.finder.enter("task 0", new=False)
+        seeing.made, begun = known, time.process_time()
+        for visit in range(10):
+            for piece in pieces_of(of(visit % known, LEARNED, VISIT)):
+                seeing.see(piece)
+        found["looking"][str(known)] = (time.process_time() - begun) / seeing.rows * 1e6
+    agent = make_learner(next(iter(make_tasks().values()))(copies), seed)
+    agent.learn(VISIT)
+    begun = time.process_time()
+    agent.learn(10 * VISIT)
+    found["training"] = (time.process_time() - begun) / (10 * VISIT) * 1e6
+    return found
+
+
 def iqr(values: list[float]) -> str:
     """Median and largest."""
     return f"{np.median(values):.0f}, {max(values):.0f}" if values else "–"
@@ -337,10 +376,10 @@ def summed(found: list[dict[str, Any]]) -> str:
 
 
 def table(output: Path) -> str:
-    """The three tables of what is there, as in docs/results/stream.md."""
+    """The tables of what is there, as in docs/results/stream.md."""
     read = {
         kind: [json.loads(file.read_text(encoding="utf-8")) for file in sorted(output.glob(f"{kind}-*.json"))]
-        for kind in ("alarms", "streams", "sensitivity")
+        for kind in ("alarms", "streams", "sensitivity", "cost")
     }
     lines = ["| family | rows | " + " | ".join(BASELINES) + " |", "|---|---|" + "---|" * len(BASELINES)]
     for each in read["alarms"]:
@@ -361,6 +400,11 @@ def table(output: Path) -> str:
     for label in labels:
         rows[label] = [one for each in read["sensitivity"] for one in each["streams"].get(label, [])]
     lines += [f"| {label} | {summed(found)} |" for label, found in rows.items()]
+    known = " | ".join(f"{count} known tasks" for count in KNOWN)
+    lines += ["", f"| family | training, µs per row | {known} |", "|---|---|" + "---|" * len(KNOWN)]
+    for each in read["cost"]:
+        parts = [f"{us:.1f} ({us / each['training']:.1%})" for us in each["looking"].values()]
+        lines.append(f"| {each['family']} | {each['training']:.0f} | {' | '.join(parts)} |")
     return "\n".join(lines)
 
 
@@ -368,7 +412,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=["record", "alarms", "streams", "sensitivity", "table"])
+    parser.add_argument("what", choices=["record", "alarms", "streams", "sensitivity", "cost", "table"])
     parser.add_argument("--families", nargs="+", choices=list(FAMILIES), default=list(USUAL))
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--frames", type=int, default=FRAMES, help="rows of each family to record")
@@ -387,6 +431,7 @@ def main() -> None:
                 "alarms": alarms,
                 "streams": partial(streams, makers=BASELINES),
                 "sensitivity": sensitivity,
+                "cost": cost,
             }
             found = measures[a.what](family, a.seed, a.rows)
             a.output.mkdir(parents=True, exist_ok=True)

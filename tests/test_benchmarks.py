@@ -106,6 +106,16 @@ class Jump:
         self.last = reward
 
 
+class Still:
+    """In place of an environment and of its learner, which takes a while."""
+
+    def __init__(self, copies):
+        assert copies == 1
+
+    def learn(self, steps):
+        sum(range(100 * steps))
+
+
 def test_detectors_are_measured_on_recorded_rows(tmp_path, monkeypatch):
     tasks = {"0": None, "1": None}
     monkeypatch.setattr(detector, "FAMILIES", {"ring": (lambda: tasks, 1, None)})
@@ -136,9 +146,14 @@ def test_detectors_are_measured_on_recorded_rows(tmp_path, monkeypatch):
     assert all(s["tasks"] == 0 and s["other"] == 0 for s in made["streams"]["Contradiction"])
     missed = [delay for stream in made["streams"]["RewardDrift"] for delay in stream["delays"]]
     assert missed == [None] * changes  # both tasks pay as much
+    monkeypatch.setattr(detector, "FAMILIES", {"ring": (lambda: {"0": Still, "1": Still}, 1, lambda e, s: e)})
+    monkeypatch.setattr(detector, "VISIT", 128)
+    monkeypatch.setattr(detector, "LEARNED", 1_024)
+    spent = detector.cost("ring", 0, tmp_path)
+    assert list(spent["looking"]) == ["1", "5", "20"] and min(spent["looking"].values()) > 0
     out = tmp_path / "out"
     out.mkdir()
-    for kind, one in (("alarms", found), ("streams", made)):
+    for kind, one in (("alarms", found), ("streams", made), ("cost", spent)):
         (out / f"{kind}-ring-0.json").write_text(json.dumps(one))
     text = detector.table(out)
     assert (
