@@ -127,14 +127,15 @@ def test_rows_since_the_change_are_given_back():
     assert finder.held == change.rows
 
 
-def test_young_task_that_was_known_is_merged():
-    """The first rows after the change were too few to recognise the task."""
+@pytest.mark.parametrize("odd", [0, 20])
+def test_young_task_that_was_known_is_merged(odd):
+    """The first rows after the change were too few to recognise the task, or contradicted it in a burst."""
     finder, _ = follow([ball(0, 3000), ball(3, 3000, seed=1)])
     known = finder.detector.tasks
     finder.settle()
     finder.enter("task 9", new=True)  # as if nothing had fitted
-    _, found = follow([ball(0, 1000, seed=7)], finder=finder)
-    assert [name for _, name in found[0]] == ["task 0"] and "task 9" not in known
+    _, found = follow([ball(6, 20, seed=2)[:odd], ball(0, 1000, seed=7)], finder=finder)
+    assert [name for _, name in found[1]] == ["task 0"] and "task 9" not in known
 
 
 def test_slow_drift_opens_few_tasks():

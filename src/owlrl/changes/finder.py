@@ -136,6 +136,7 @@ class ChangeFinder:
         self.age = 0  # rows learned in this visit
         self._history = History()
         self._young: list[Steps] | None = None  # all rows of a task on probation
+        self._tested = 0  # how many of them there were at the last test
         self._held: list[tuple[Steps, Judgement]] = []
         self._sums = Sums()  # over the rows that are held
         self._alarm: tuple[int, float] | None = None  # that waits for more rows
@@ -162,7 +163,7 @@ class ChangeFinder:
         soon = self._left if self.age < SOON else set()
         self._left = {*soon, self.task} if steps else set()
         self.task, self.age, self._held = task, 0, []
-        self._young = [] if new else None
+        self._young, self._tested = [] if new else None, 0
         self._sums, self._recent, self._alarm = Sums(), [], None
         for piece in steps:
             self._learn(piece, self.detector.judge(task, piece))
@@ -227,8 +228,6 @@ class ChangeFinder:
         self.age += len(steps)
         if self._young is not None:
             self._young.append(steps)
-            if self.age >= PROBATION:
-                self._young = None
 
     def _decide(self, begun: int, total: float) -> Change | None:
         """An alarm: which task were the rows since the change began?"""
@@ -257,8 +256,12 @@ class ChangeFinder:
         """Hold these rows alone."""
         self._held = [(steps, Judgement.silent(len(steps)))]
 
-    def _fitting(self, steps: Steps, wrong: np.ndarray, least: int) -> list[str]:
-        """The tasks that explain steps which contradict the current one at ``wrong``, the best first."""
+    def _fitting(self, steps: Steps, wrong: np.ndarray, least: int, *, whole: bool = False) -> list[str]:
+        """The tasks that explain steps which contradict the current one at ``wrong``, the best first.
+
+        If the steps are one task's as a ``whole``, the evidence in total counts, and not where it rises most:
+        in places that a task hardly knows, steps contradict it together.
+        """
         found: list[tuple[int, str]] = []
         for task in self.detector.tasks:
             if task == self.task:
@@ -268,7 +271,13 @@ class ChangeFinder:
             explained = said.comparable & ~said.contradicts & wrong
             if comparable < min(least, len(steps)) or against > CONTRADICTED * comparable:
                 continue
-            if 2 * explained.sum() < wrong.sum() or Sums().add(said, self.detector.threshold / 2) is not None:
+            if 2 * explained.sum() < wrong.sum():
+                continue
+            if (
+                said.evidence.sum(1).max() > 0
+                if whole
+                else Sums().add(said, self.detector.threshold / 2) is not None
+            ):
                 continue
             if task in self._left and (self.age < SOON if self._young is None else len(self._left) > 1):
                 continue  # what led away from it is not to be forgotten
@@ -276,13 +285,16 @@ class ChangeFinder:
         return [task for _, task in sorted(found, key=lambda each: -each[0])]
 
     def _merge(self) -> Change | None:
-        """A task on probation that is a known one after all; tested four times."""
-        young, quarter = self._young or [], PROBATION // 4
+        """A task on probation that is a known one after all; tested four times, without suspicion."""
+        young = self._young or []
         count = sum(map(len, young))
-        if not young or count // quarter == (count - len(young[-1])) // quarter or self._sums.values.any():
+        if count < self._tested + PROBATION // 4 or self._sums.values.any():
             return None
+        self._tested = count
         steps = Steps.joined(young)
-        to = self._fitting(steps, np.ones(len(steps), np.bool_), len(steps) // 2)
+        to = self._fitting(steps, np.ones(count, np.bool_), count // 2, whole=True)
+        if count >= PROBATION:
+            self._young = None
         if not to:
             return None
         self._hold(Steps.joined([steps, *(piece for piece, _ in self._held)]))
