@@ -14,6 +14,8 @@ export PIP_BUILD_CONSTRAINT := constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # One thread each: the networks are small, and the same thread count gives the same bits.
 export OMP_NUM_THREADS := 1
+# Without stored bytecode every process that a test starts compiles all modules first.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test slow gpu lint format docs figures notebooks wheel bench mutation oldest faults clean
