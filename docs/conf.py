@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import inspect
 import pydoc
 import re
 import sys
@@ -10,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from numpy.typing import ArrayLike
+from sphinx import addnodes
 from sphinx.application import Sphinx
+from sphinx.ext import viewcode
 from sphinx.util.typing import stringify_annotation
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -137,6 +140,25 @@ def _room(app: Sphinx, page: str, template: str, context: dict[str, Any], doctre
         app.add_css_file("wide.css", priority=900)
 
 
+def _source_of_property(app: Sphinx, module: str, name: str) -> str | None:
+    """The module of a property, which viewcode does not see."""
+    thing = pydoc.locate(f"{module}.{name}")
+    return thing.fget.__module__ if isinstance(thing, property) and thing.fget else None
+
+
+def _source_of_inherited(app: Sphinx, doctree: Any) -> None:
+    """Give what a class has from a base its [source] as well: viewcode looks in the class's own module only."""
+    for signature in list(doctree.findall(addnodes.desc_signature)):
+        if any(isinstance(part, viewcode.viewcode_anchor) for part in signature):
+            continue
+        thing = pydoc.locate(f"{signature.get('module')}.{signature.get('fullname')}")
+        thing = inspect.unwrap(getattr(thing, "fget", None) or thing)  # of a property
+        if inspect.isroutine(thing) and str(getattr(thing, "__module__", "")).startswith("owlrl"):
+            at_home = addnodes.desc_signature("", "", module=thing.__module__, fullname=thing.__qualname__)
+            viewcode.doctree_read(app, addnodes.desc("", at_home, domain="py"))
+            signature += list(at_home)
+
+
 def _lead_back(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: object) -> None:
     """Let [docs] beside the source lead to where it is documented: viewcode knows one name per module."""
     if not page.startswith("_modules/owlrl"):
@@ -166,6 +188,8 @@ def _lead_back(app: Sphinx, page: str, template: str, context: dict[str, Any], d
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
     app.connect("missing-reference", _by_object)
+    app.connect("viewcode-follow-imported", _source_of_property)
+    app.connect("doctree-read", _source_of_inherited, priority=600)  # after viewcode
     app.connect("source-read", _fill_in_notebook)
     app.connect("html-page-context", _room)
     app.connect("html-page-context", _lead_back)

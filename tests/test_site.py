@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import pydoc
 import shutil
 import subprocess
 import sys
@@ -150,6 +152,41 @@ class Loads(Links):
             self.targets += [found[key] for key in ("href", "src") if found.get(key)]
 
 
+class Signatures(HTMLParser):
+    """The names that a page of the reference describes, and which of them lead to their source."""
+
+    def __init__(self, page: Path) -> None:
+        super().__init__()
+        self.names: list[str] = []
+        self.with_source: set[str] = set()
+        self.open = False
+        self.feed(page.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag, attributes):
+        found = dict(attributes)
+        classes = (found.get("class") or "").split()
+        if tag == "dt":
+            self.open = "sig-object" in classes
+            self.names += [found["id"]] if self.open and found.get("id") else []
+        elif self.open and "viewcode-link" in classes:
+            self.with_source.add(self.names[-1])
+
+    def handle_endtag(self, tag):
+        self.open = self.open and tag != "dt"
+
+
+def without_source(page: Path) -> list[str]:
+    """Classes and functions of owlrl on the page that have no link to their source."""
+    signatures, found = Signatures(page), []
+    for name in signatures.names:
+        thing = pydoc.locate(name)
+        thing = getattr(thing, "fget", None) or thing  # of a property
+        ours = str(getattr(thing, "__module__", "")).startswith("owlrl")
+        if ours and (inspect.isclass(thing) or inspect.isroutine(thing)):
+            found += [name] if name not in signatures.with_source else []
+    return found
+
+
 def browse(site: Path, profile: Path, searches: Sequence[str] = tuple(SEARCHES)) -> dict[str, object]:
     """What the probe reports of all pages at both widths."""
     browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -205,6 +242,13 @@ def test_no_link_is_dead_and_nothing_is_fetched(site):
 
 
 @pytest.mark.slow
+def test_what_is_described_leads_to_its_source(site):
+    pages = sorted(site.glob("api/*.html"))
+    assert sum(len(Signatures(page).with_source) for page in pages) > 500
+    assert [name for page in pages for name in without_source(page)] == []
+
+
+@pytest.mark.slow
 def test_pages_fit_the_screen_and_the_phone_and_are_found(site, tmp_path):
     report = browse(site, tmp_path)
     assert report["problems"] == []
@@ -222,6 +266,14 @@ def test_what_is_looked_for_is_found(tmp_path):
     (tmp_path / "b.html").write_text('<p id="y"><a href="https://example.org">away</a>', encoding="utf-8")
     assert dead_links(tmp_path) == ["a.html: gone.html", "a.html: b.html#no", "a.html: no.png"]
     assert needs_network(tmp_path) == ["a.html: https://example.org/a.js"]
+
+
+def test_a_name_without_source_is_noticed(tmp_path):
+    link = '<a href="x.html"><span class="viewcode-link">[source]</span></a>'
+    shown = {"owlrl.OwlWrapper": link, "owlrl.OwlWrapper.stream": "", "owlrl.types": ""}
+    lines = [f'<dt class="sig sig-object py" id="{name}">{name}{text}</dt>' for name, text in shown.items()]
+    (tmp_path / "a.html").write_text("".join(lines), encoding="utf-8")
+    assert without_source(tmp_path / "a.html") == ["owlrl.OwlWrapper.stream"]
 
 
 @pytest.mark.slow
