@@ -147,7 +147,7 @@ def _source_of_property(app: Sphinx, module: str, name: str) -> str | None:
 
 
 def _source_of_inherited(app: Sphinx, doctree: Any) -> None:
-    """Give what a class has from a base its [source] as well: viewcode looks in the class's own module only."""
+    """Give what a class has from a base its [source] too: viewcode looks in the class's own module only."""
     for signature in list(doctree.findall(addnodes.desc_signature)):
         if any(isinstance(part, viewcode.viewcode_anchor) for part in signature):
             continue

@@ -47,6 +47,12 @@ def study_of(name: str) -> Study | None:
         return None
 
 
+def relative(study: Study, scores: Any) -> Any:
+    """Scores (seeds, tasks) from random actions (0) to a separate model per task (1), means over seeds."""
+    low = study.scores(RANDOM.name, mode=UNKNOWN).mean(axis=0)
+    return (scores - low) / (study.scores("alone").mean(axis=0) - low)
+
+
 def drawn() -> dict[str, str]:
     """The studies that have runs, and where these are."""
     return {name: about.directory for name, about in STUDIES.items() if study_of(name) is not None}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
@@ -18,7 +19,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.defaults import judgements
-from owlrl.experiments import Trial, completions, four_rooms, q_heatmap, selection_bars, study_runs
+from owlrl.experiments import Study, Trial, completions, four_rooms, q_heatmap, selection_bars, study_runs
+from owlrl.experiments.methods import GIVEN, UNKNOWN
 from owlrl.experiments.metrics import Interval, iqm_over_seeds, stratified_bootstrap
 from owlrl.experiments.multi_mnist import draw_supervised, supervised_rows
 from owlrl.experiments.plots import INK, QUIET, new_figure, plain
@@ -37,7 +39,7 @@ MULTI_MNIST = f"{RUNS}/multi_mnist"
 # Methods as a reader knows them; how each finds the head when the task is unknown.
 ONE_HEAD, PAPER, OURS = "experience-replay", "owl", "owl-memory"
 NAMES = {ONE_HEAD: "one head", PAPER: "the paper's OWL", OURS: "owlrl"}
-UNKNOWN = {PAPER: "released+td-raw", OURS: "hedge+model"}
+FOUND_BY = {PAPER: "released+td-raw", OURS: "hedge+model"}
 COLOURS = {"task given": "#332288", "task unknown": "#8f84cc", "one": "#222222"}
 # The studies whose scores are shares of solved episodes: title, name, seeds, and which of its runs.
 STUDIES: dict[str, tuple[str, int, Callable[[Group], bool]]] = {
@@ -46,6 +48,20 @@ STUDIES: dict[str, tuple[str, int, Callable[[Group], bool]]] = {
     "SC5": ("sc5", 10, lambda group: True),
     "SC12": ("sc12", 3, lambda group: True),
     "SC3+DK2": ("sc3+dk2", 3, lambda group: True),
+}
+# The studies whose scores are returns, as parts of what a separate model per task has: title and name.
+RETURNS = {
+    "Reacher": "reacher",
+    "HalfCheetah": "cheetah",
+    "Deep Sea Treasure": "deep-sea",
+    "fruit tree": "fruit-tree",
+    "MinAtar": "minatar",
+}
+NAMES_THERE = {
+    "bare": NAMES[ONE_HEAD],
+    "one head with rehearsal": "one head with rehearsal",
+    "owl": NAMES[OURS],
+    "owl, owlrl.learners.SAC": "owlrl, its own SAC",
 }
 
 
@@ -73,13 +89,39 @@ def over_seeds(group: Group, number: Callable[[Group], float | None]) -> Estimat
     numbers = [number(Group((trial,))) for trial in group.trials]
     if any(found is None for found in numbers):
         return None
-    column = np.array(numbers, dtype=np.float64)[:, None]
-    interval = stratified_bootstrap(column) if len(column) > 1 else None
-    return Estimate(float(iqm_over_seeds(column)), interval)
+    return _estimate(np.array(numbers, dtype=np.float64))
+
+
+def _estimate(numbers: Any) -> Estimate:
+    """Of one number per seed."""
+    interval = stratified_bootstrap(numbers[:, None]) if len(numbers) > 1 else None
+    return Estimate(float(iqm_over_seeds(numbers[:, None])), interval)
 
 
 def summary() -> Iterator[Row]:
-    """The three methods in the studies that count solved episodes."""
+    """The methods in the studies that count solved episodes, then in those of returns."""
+    yield from _solved()
+    for title, name in RETURNS.items():
+        study = compared.study_of(name)
+        yield from _returns(title, study) if study is not None else ()
+
+
+def _returns(title: str, study: Study) -> Iterator[Row]:
+    """From random actions (0) to a separate model per task (1)."""
+    for method in sorted(set(study.methods) & set(NAMES_THERE), key=list(NAMES_THERE).index):
+        own = study.modes(method)[0]
+        after, final = (
+            compared.relative(study, study.scores(method, when=when, mode=own))
+            for when in ("right after", "final")
+        )
+        unknown = None
+        if set(study.modes(method)) >= {GIVEN, UNKNOWN}:
+            unknown = Estimate.of(compared.relative(study, study.scores(method, mode=UNKNOWN)))
+        lost = _estimate((after - final).mean(axis=1))
+        yield Row(title, NAMES_THERE[method], len(final), Estimate.of(final), unknown, lost, None)
+
+
+def _solved() -> Iterator[Row]:
     alone = group_by_run(results_in(GRID))
     for title, (study, seeds, wanted) in STUDIES.items():
         for group in filter(wanted, groups_of(study, seeds)):
@@ -87,7 +129,7 @@ def summary() -> Iterator[Row]:
             if method in NAMES:
                 own = single_task_scores(alone, group.run)
                 gain = over_seeds(group, lambda seed, own=own: seed.forward_transfer(own))
-                unknown = group.estimate(UNKNOWN[method]) if method in UNKNOWN else None
+                unknown = group.estimate(FOUND_BY[method]) if method in FOUND_BY else None
                 given, lost = group.estimate("oracle"), over_seeds(group, Group.forgetting)
                 yield Row(title, NAMES[method], len(group.trials), given, unknown, lost, gain)
 
@@ -102,7 +144,7 @@ def summary_table(*studies: str) -> str:
         numbers = (
             str(x).replace("-0.00", "0.00") if x is not None else "–" for x in (row.forgetting, row.transfer)
         )
-        unknown = row.unknown or ("as given" if row.method == NAMES[ONE_HEAD] else "–")
+        unknown = row.unknown or ("as given" if row.method.startswith(NAMES[ONE_HEAD]) else "–")
         name = f"**{row.method}**" if row.method == NAMES[OURS] else row.method
         lines.append(
             f"| {row.study} | {name} | {row.seeds} | {row.given} | {unknown} | {' | '.join(numbers)} |"
@@ -132,21 +174,29 @@ def _solved_bars(axes: Any, rows: Sequence[Row]) -> None:
     given, unknown = ([row and row[k] for row in both] for k in (3, 4))
     _bars(axes, places - 0.2, given, 0.36, color=COLOURS["task given"], label="task given")
     _bars(axes, places + 0.2, unknown, 0.36, color=COLOURS["task unknown"], label="task unknown")
-    axes.set(xticks=places, xticklabels=[row.method.replace(" ", "\n", 1) for row in rows], ylim=(0, 1.05))
+    axes.set(xticks=places, xticklabels=[textwrap.fill(row.method, 12) for row in rows], ylim=(0, 1.05))
     plain(axes)
 
 
 def draw_summary() -> Any:
-    """A panel per study, the three methods in each."""
+    """A panel per study, the methods in each: above those that count solved episodes, below returns."""
     rows = list(summary())
     titles = list(dict.fromkeys(row.study for row in rows))
-    figure = new_figure(10, 3.1)
-    panels = figure.subplots(1, len(titles), sharey=True)
-    for axes, title in zip(panels, titles, strict=True):
-        _solved_bars(axes, [row for row in rows if row.study == title])
-        axes.set_title(title, fontsize=10)
-    panels[0].set_ylabel("tasks solved after all training")
-    handles, labels = panels[0].get_legend_handles_labels()
+    above, below = ([t for t in titles if (t in STUDIES) == counts] for counts in (True, False))
+    figure = new_figure(10.5, 6.0)
+    grid = figure.subplots(2, max(len(above), len(below)), sharey="row", squeeze=False)
+    for panels, chosen in zip(grid, (above, below), strict=True):
+        for axes, title in zip(panels, chosen, strict=False):
+            _solved_bars(axes, [row for row in rows if row.study == title])
+            axes.set_title(title, fontsize=10)
+            axes.tick_params(axis="x", labelsize=8)
+        for axes in panels[len(chosen) :]:
+            axes.set_axis_off()
+    grid[0, 0].set_ylabel("tasks solved after all training")
+    grid[1, 0].set(ylabel="return: 0 random actions,\n1 a separate model per task", ylim=(-0.2, 1.35))
+    for axes in grid[1, : len(below)]:
+        axes.axhline(1, color=QUIET, lw=1, ls=":")
+    handles, labels = grid[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize=9)
     return figure
 
@@ -343,7 +393,7 @@ def draw_curve() -> Any:
 
 def draw_selection() -> Any:
     """What each selector collects, as a part of the oracle's, from the table of its page."""
-    (table,) = tables_in((ROOT / SELECTION).read_text(encoding="utf-8"))
+    table = tables_in((ROOT / SELECTION).read_text(encoding="utf-8"))[-1]  # before it, some of its rows
     found = [(row[0].strip("*"), *map(float, row[1].split(" ± "))) for row in map(cells, table[2:])]
     rows = [(name, Estimate(mean, Interval(mean - error, mean + error))) for name, mean, error in found]
     return _lying_bars(rows, "reward collected / the oracle's (20 seeds, ± standard error)")
@@ -388,7 +438,7 @@ THOUSAND = f"{RUNS}/thousand"
 
 # Each figure, and what it is drawn from.
 FIGURES: dict[str, tuple[Callable[[], Any], Sequence[str]]] = {
-    "summary": (draw_summary, [GRID]),
+    "summary": (draw_summary, [GRID, *compared.drawn().values(), "scripts/compared.py"]),
     "curve": (draw_curve, [GRID]),
     "crossroads": (_study_figure("Crossroads-4"), [GRID]),
     "crossings": (_study_figure("SC3", "SC5"), [GRID]),

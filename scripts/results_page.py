@@ -34,7 +34,17 @@ from owlrl.experiments import paper_tables, selections, study_runs, study_table,
 from owlrl.experiments.multi_mnist import supervised_rows, supervised_table
 from owlrl.experiments.paper import lpg_ftw_table
 from scripts import compared
-from scripts.figures import GRID, MULTI_MNIST, NAMES, RUNS, THOUSAND, groups_of, speed_table, summary_table
+from scripts.figures import (
+    GRID,
+    MULTI_MNIST,
+    NAMES,
+    RUNS,
+    SELECTION,
+    THOUSAND,
+    groups_of,
+    speed_table,
+    summary_table,
+)
 from scripts.results_data import ROOT, cells, folded, picked, results_in, tables_in
 
 PAGES = [*sorted((ROOT / "docs" / "results").glob("*.md")), ROOT / "docs" / "paper.md"]
@@ -91,6 +101,15 @@ def speed_block() -> str:
     return f"\n{picked(table, lambda row: row in shown)}\n{folded('All rows', table)}\n"
 
 
+def selectors_block() -> str:
+    """The default, the best update of the released code and the best one of the paper's text."""
+    table = tables_in((ROOT / SELECTION).read_text(encoding="utf-8"))[-1]
+    kinds = ("**hedge (default)", "released", "paper")
+    names = [cells(line)[0] for line in table[2:]]  # from the best down
+    shown = [next(name for name in names if name.startswith(kind)) for kind in kinds]
+    return picked(table, lambda row: row[0] in shown)
+
+
 BLOCKS = {
     "paper-tables": lambda: paper_tables([*results_in(GRID), *results_in(f"{RUNS}/paper")]),
     "paper-selection": selection_table,
@@ -99,6 +118,7 @@ BLOCKS = {
     "paper-lpg-ftw": lambda: lpg_ftw_table(results_in(f"{RUNS}/lpg-ftw")),
     "study-thousand": thousand_block,
     "study-speed": speed_block,
+    "study-selection": selectors_block,
     **{f"study-{name}": partial(compared.block, name) for name in compared.STUDIES},
 }
 

@@ -5,8 +5,22 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import numpy as np
+import pytest
+
 from benchmarks.defaults import judgements, verdict
-from scripts.figures import DIGESTS, FIGURES, IMAGES, digests, from_notebooks, summary_table
+from scripts import compared
+from scripts.figures import (
+    DIGESTS,
+    FIGURES,
+    IMAGES,
+    RETURNS,
+    STUDIES,
+    digests,
+    from_notebooks,
+    summary,
+    summary_table,
+)
 from scripts.results_page import (
     BARE_CALL,
     BLOCK,
@@ -70,6 +84,20 @@ def test_the_summary_is_that_of_the_runs():
         table = summary_table(*block["studies"].split())
         assert table.count("**owlrl**") >= 1
         assert block["table"] == f"{table}\n", "the runs have changed; run: make figures"
+
+
+def test_returns_are_from_random_actions_to_separate_models():
+    for name in RETURNS.values():
+        study = compared.study_of(name)
+        floor, ceiling = study.scores("random actions", mode="unknown"), study.scores("alone")
+        assert np.allclose(compared.relative(study, floor).mean(axis=0), 0), name
+        assert np.allclose(compared.relative(study, ceiling).mean(axis=0), 1), name
+    rows = {(row.study, row.method): row for row in summary()}
+    owl = compared.study_of("reacher").scores("owl", mode="unknown").mean()
+    ours, bare = rows["Reacher", "owlrl"], rows["Reacher", "one head"]
+    assert ours.unknown.value == pytest.approx((owl - 14.09) / (44.70 - 14.09), abs=0.03)  # means over goals
+    assert bare.unknown is None and bare.forgetting.value > 0.5 > ours.forgetting.value
+    assert {row.study for row in rows.values()} == {*STUDIES, *RETURNS}
 
 
 def test_telling_rows_are_three_rows_of_the_tables_below_them():
