@@ -86,7 +86,6 @@ class FreshLearned(Learned):
 
     def train(self, task, env, steps, watch=None):
         self.model = self.make_model(env, self.seed)
-        self.model.learner.bind()
         train_model(self.model, env, steps, watch=watch)
 
 

@@ -35,7 +35,7 @@ from owlrl.experiments import comparison as module
 from owlrl.experiments import methods as methods_module
 from owlrl.experiments.methods import BUILT_IN, find_method
 from owlrl.experiments.models import History, make_env
-from owlrl.experiments.plan import Plan
+from owlrl.experiments.plan import Plan, fingerprint
 from owlrl.learners import DQN, SAC, DQNConfig, SACConfig
 from tests.adapters.helpers import Guess
 from tests.experiments.signs import (
@@ -352,6 +352,47 @@ def test_tasks_come_in_any_order(tmp_path):
     assert rounds.trials[0].id != trial.id and rounds.trials[0].visits == ["plain", "shifted"]
 
 
+class TestIds:
+    """Environments that a script has registered."""
+
+    @pytest.fixture
+    def register(self, monkeypatch):
+        monkeypatch.setattr(gymnasium.envs.registration, "registry", {**gymnasium.registry})
+        monkeypatch.setattr(gymnasium, "registry", gymnasium.envs.registration.registry)
+
+        def register(entry_point, **more):
+            gymnasium.envs.registration.registry.pop("mine/Signs-v0", None)
+            gymnasium.register("mine/Signs-v0", entry_point, max_episode_steps=8, **more)
+            return {"plain": "mine/Signs-v0"}
+
+        return register
+
+    def test_processes_know_them(self, register):
+        tasks = register("tests.own_dqn:Signs")
+        study = compare(
+            make_model, **{**QUICK, "tasks": tasks, "steps": 40}, methods=["bare"], seeds=2, jobs=2
+        )
+        assert not study.errors and np.isfinite(study.scores("bare")).all()
+
+    def test_what_makes_them_counts(self, register):
+        def source():
+            return Plan.of(make_model, tasks=tasks, steps=1, seeds=1).trials()[0].source
+
+        tasks = register("tests.own_dqn:Signs")
+        before = source()
+        assert register("tests.own_dqn:Signs") and source() == before
+        assert register("tests.own_dqn:Signs", kwargs={"shift": 1}) and source() != before
+
+        class Other(Signs):
+            """By something that is no text."""
+
+        assert register(Other) and source() != before
+
+    def test_those_of_libraries_do_not(self):
+        known = Plan.of(make_model, tasks={"a": "CartPole-v1"}, steps=1, seeds=1)
+        assert known.trials()[0].source == fingerprint(make_model, {"a": "CartPole-v1"}, known.methods[0])
+
+
 def test_a_registered_method_has_a_name(monkeypatch):
     monkeypatch.setattr(methods_module, "BUILT_IN", dict(BUILT_IN))
     register_method(Fresh())
@@ -390,6 +431,22 @@ def test_own_methods_by_object_class_and_dotted_name():
         ({"steps": {"plain": 3}}, "expected one number per task"),
         ({"seeds": 0}, "seeds is 0"),
         ({"seeds": [-1]}, "seed is -1"),
+        ({"seeds": []}, r"seeds are \[\]; expected at least one"),
+        ({"seeds": [3, 3]}, r"seeds are \[3, 3\]; expected .* each once"),
+        ({"make_model": lambda env: env}, "make_model cannot be called with two arguments"),
+        ({"tasks": {"a": Signs(0)}}, "task 'a' is a Signs; expected a Gymnasium id"),
+        ({"tasks": {"a": "CartPol-v1"}}, "task 'a' is 'CartPol-v1': .*CartPole"),
+        ({"tasks": {"a": "no_such:CartPole-v1"}}, "No module named 'no_such'"),
+        ({"unseen": {"far": {"a": 3}}}, "task 'a' of unseen 'far' is a int"),
+        ({"order": 5}, "order is 5"),
+        ({"save_every": -1}, "save_every is -1; expected a finite number >= 0"),
+        (
+            {"solved": {"nowhere": 1.0}},
+            "solved is {'nowhere': 1.0}; expected returns by task, of plain, shifted",
+        ),
+        ({"solved": 3}, "solved is 3; expected returns by task"),
+        ({"solved": {"plain": "a"}}, "solved of 'plain' is 'a'"),
+        ({"tensorboard": __file__}, "tensorboard is .*which is a file"),
         ({"methods": ["owl", "owl"]}, "each once"),
         ({"methods": []}, "at least one"),
         ({"rounds": 0, "eval_every": 0, "eval_episodes": 0}, "3 problems"),
@@ -405,6 +462,37 @@ def test_bad_arguments_are_named(arguments, message):
     options = {"make_model": make_model, **QUICK, "seeds": 1, **arguments}
     with pytest.raises(OwlValueError, match=message):
         compare(options.pop("make_model"), **options)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            {"make_model": lambda env, seed: object()},
+            "make_model returned a object; expected a Stable-Baselines3",
+        ),
+        ({"tasks": {"a": lambda: None}}, "of task 'a' returned a NoneType; expected a Gymnasium environment"),
+        (
+            {"tasks": {**TASKS, "c": "CartPole-v1"}},
+            r"task 'c' has actions Discrete\(2\); expected Discrete\(4\)",
+        ),
+        ({"measure": "success"}, "no episode of task 'plain' ended with info"),
+        ({"methods": ["lpg-ftw"]}, "the action space is Discrete"),  # though random actions could be run
+    ],
+)
+def test_what_shows_in_the_first_run_is_named(arguments, message):
+    options = {"make_model": make_model, **QUICK, "methods": ["bare"], "seeds": 1, **arguments}
+    with pytest.raises(OwlStateError, match=f"no run could be finished; the first failed with .*{message}"):
+        compare(options.pop("make_model"), **options)
+
+
+def test_seeds_may_be_a_numpy_array():
+    assert Plan.of(make_model, tasks=TASKS, steps=1, seeds=np.arange(2, 4)).seeds == (2, 3)
+
+
+def test_output_is_a_path():
+    with pytest.raises(OwlTypeError, match="output is 3; expected the path of a directory"):
+        compare(make_model, **QUICK, methods=["bare"], seeds=1, output=3)
 
 
 def test_factories_get_the_seed_if_they_want_it():

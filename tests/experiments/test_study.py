@@ -109,7 +109,7 @@ def test_verdicts():
     assert said["bare", "right"].cause == "fine"
     assert said["owl, mine_1", "left"].cause == "fine"
     last = said["owl, mine_1", "right"]
-    assert last.cause == "not recognised" and "found in 50 % of episodes" in last.why
+    assert last.cause == "not recognised" and "found in 50 % of episodes, after 0.5 steps" in last.why
     slow = Study([*whole().trials, *(trial("slow", s, [[3.0, 1.0], [3.0, 11.0]]) for s in range(2))])
     said = {v.task: v.cause for v in slow.verdicts() if v.method == "slow"}
     assert said == {"left": "not learned in the sequence", "right": "fine"}
@@ -128,6 +128,16 @@ def test_seeds_that_learn_unequally_well_have_learned(scores, learned):
     assert sum(study.learned_in("alone", "left")) == learned
     verdict = study.verdicts()[0]
     assert verdict.cause == ("fine" if learned else "the learner did not learn it")
+
+
+def test_a_seed_whose_untrained_model_is_lucky_has_learned():
+    """What is untrained scores 10 in one of two seeds, 5 on average: both seeds, with 10, have learned."""
+    own = [trial("alone", s, [[10.0, None], [10.0, 11.0]], modes=("given",)) for s in range(2)]
+    references = [reference(s) for s in range(2)]
+    for row in references[0].select("score", mode="untrained", task="left"):
+        row["returns"] = [10.0] * 4
+    study = Study([*own, *references])
+    assert study.learned_in("alone", "left") == [True, True]
 
 
 def test_a_task_counts_as_learned_from_the_return_that_solves_it():

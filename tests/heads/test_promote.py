@@ -371,6 +371,18 @@ def test_a_bare_linear_layer_is_promoted_through_a_call():
     assert type(heads.demote(0)) is nn.Linear
 
 
+def test_parameters_of_a_bare_linear_layer_are_all_of_its_heads():
+    network = nn.Linear(4, 2)
+    heads = promote_output_layers(network)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    heads.add_head(optimizer=optimizer)
+    named = dict(network.named_parameters())
+    assert heads.shared_parameters() == {}
+    own = {**heads.head_parameters(0), **heads.head_parameters(1)}
+    assert own.keys() == named.keys() and all(own[name] is named[name] for name in named)
+    assert set(heads.head_parameters(0)) == {"weight", "bias"}
+
+
 def test_the_last_head_is_removed_again():
     network = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     heads = promote_output_layers(network)

@@ -15,6 +15,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import gymnasium
+
+from owlrl._arguments import Arguments
 from owlrl.envs import estimate_interference, interference, tabulate
 from owlrl.errors import OwlError, OwlStateError, OwlTypeError, OwlValueError
 from owlrl.experiments.config import slug
@@ -22,7 +25,7 @@ from owlrl.experiments.fanout import Backend, check_workers, fan_out
 from owlrl.experiments.keeping import SAVE_EVERY, Keeper, repeatable
 from owlrl.experiments.methods import RANDOM, Wrapped
 from owlrl.experiments.models import make_env, seed_env
-from owlrl.experiments.plan import Plan
+from owlrl.experiments.plan import Plan, registered
 from owlrl.experiments.progress import Clock, Post, progress_bar
 from owlrl.experiments.results import Trial, environment, make_directory
 from owlrl.experiments.study import Study
@@ -116,7 +119,8 @@ def compare(
         measure=measure,
         unseen=unseen,
     )
-    work = [Work(trial, partial(run_planned, partial(_same, plan))) for trial in plan.trials()]
+    recall = partial(_same, plan, registered(plan))
+    work = [Work(trial, partial(run_planned, recall)) for trial in plan.trials()]
     places: dict[str, Any] = {"jobs": jobs, "backend": backend, "scheduler": scheduler, "output": output}
     shown: dict[str, Any] = {"solved": solved, "progress": progress, "save_every": save_every, "note": note}
     return _run(work, **places, **shown, tensorboard=tensorboard)
@@ -176,10 +180,21 @@ def run_planned(recall: Callable[[], Plan], trial: Trial, **options: Any) -> Tri
 def _run(
     work: Sequence[Work], *, solved: Mapping[str, float] | None = None, note: str = "", **places: Any
 ) -> Study:
+    _check_solved(solved, work[0].trial.settings["tasks"])
     done, errors = run_trials(work, **places)
-    if not done:
+    if errors and all(trial.method == RANDOM.name for trial in done):
         raise OwlStateError(f"compare: no run could be finished; the first failed with {errors[0][2]}")
     return Study(done, errors=errors, solved=solved, note=note)
+
+
+def _check_solved(solved: Any, tasks: Sequence[str]) -> None:
+    """Raise unless ``solved`` has returns of some of the tasks."""
+    arguments = Arguments("compare")
+    if solved is not None and not (isinstance(solved, Mapping) and set(solved) <= set(tasks)):
+        arguments.problem(f"solved is {solved!r}; expected returns by task, of {', '.join(tasks)}")
+    for task, needed in solved.items() if isinstance(solved, Mapping) else ():
+        arguments.number(f"solved of {task!r}", needed)
+    arguments.check()
 
 
 def run_trials(
@@ -200,11 +215,14 @@ def run_trials(
     in the order of ``work``, and of the others method, seed and error.
     """
     check_workers(where, jobs=jobs, backend=backend, scheduler=scheduler)
+    arguments = Arguments(where)
+    arguments.number("save_every", save_every, least=0)
+    arguments.check()
     say: Say = _say if progress else (lambda text: None)
     trials = [each.trial for each in work]
-    for directory in (output, tensorboard):
+    for name, directory in {"output": output, "tensorboard": tensorboard}.items():
         if directory is not None:
-            make_directory(directory)
+            make_directory(directory, name)
     done = {} if output is None else kept_trials(trials, output, say, where=where)
     todo = [each for each in work if each.trial.id not in done]
     steps = {each.trial.id: each.trial.steps for each in todo}
@@ -362,7 +380,10 @@ def run_trial(
     return replace(trial, rows=visits.rows, modes=visits.learned.modes, info=info)
 
 
-def _same(plan: Plan) -> Plan:
+def _same(plan: Plan, known: Sequence[gymnasium.envs.registration.EnvSpec]) -> Plan:
+    """The plan itself, in a process in which its ids of environments are known."""
+    for spec in known:
+        gymnasium.registry.setdefault(spec.id, spec)
     return plan
 
 
@@ -460,6 +481,9 @@ def diagnose(path: str | os.PathLike[str], *, steps: int | None = None, seed: in
     2 tasks share 28 observations, 100% contradictory; one policy solves 1 (exact), own policies 2;
     mean return 0.48 instead of 0.961
     """
+    arguments = Arguments("diagnose")
+    seed = arguments.integer("seed", seed, least=0)
+    arguments.check()
     plan, _ = _plan_of_file(os.fspath(path), _read(path), {} if steps is None else {"steps": steps})
     with ExitStack() as stack, repeatable(seed):
         envs = {task: make_env(made, seed) for task, made in plan.tasks.items()}

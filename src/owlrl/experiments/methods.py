@@ -27,6 +27,7 @@ from owlrl.experiments.models import (
     Envs,
     History,
     Watch,
+    check_model,
     described,
     greedy_policy,
     is_known,
@@ -317,9 +318,9 @@ class _OneModel(Method):
 
 class _OneLearned(Learned):
     def __init__(self, model: Any) -> None:
+        check_model(model)
         self.model = model
-        if not is_known(model) and not hasattr(model, "predict"):
-            model.learner.bind()  # a script's networks that have no head yet cannot be asked otherwise
+        greedy_policy(model)  # a script's networks get their head before anything is trained
 
     def train(self, task: str, env: Any, steps: int, watch: Watch | None = None) -> None:
         train_model(self.model, env, steps, watch=watch, restart=True)

@@ -27,6 +27,10 @@ __all__ = [
 ]
 
 SB3 = ("stable_baselines3", "sb3_contrib")
+EXPECTED = (
+    "expected a Gymnasium id such as 'CartPole-v1', a function f(seed) that makes the environment, or a pair "
+    "of them for training and evaluation"
+)
 
 
 class Watch:
@@ -91,10 +95,7 @@ def make_env(task: Any, seed: int, *, training: bool = False) -> Any:
     if isinstance(task, str):
         return gymnasium.make(task)
     if not callable(task):
-        raise OwlTypeError(
-            f"compare: a task is a {type(task).__name__}; expected a Gymnasium id such as 'CartPole-v1', a "
-            "function f(seed) that makes the environment, or a pair of them for training and evaluation"
-        )
+        raise OwlTypeError(f"compare: a task is a {type(task).__name__}; {EXPECTED}")
     try:
         parameters = inspect.signature(task).parameters
     except (TypeError, ValueError):  # a callable of C
@@ -154,11 +155,17 @@ def train_model(
         _train_sb3(model, env, steps, watch, restart=restart)
     elif isinstance(model, DQN | SAC):
         _train_own(model, env, steps, watch, restart=restart)
-    elif callable(getattr(model, "train", None)) and hasattr(model, "learner"):
+    else:
+        check_model(model)
         if env is not None:
             _set_env(model, env)
         model.train(steps)
-    else:
+
+
+def check_model(model: Any) -> None:
+    """Raise unless a model is one that `train_model` can train."""
+    is_script = callable(getattr(model, "train", None)) and hasattr(model, "learner")
+    if not (is_known(model) or is_script):
         raise OwlTypeError(
             f"compare: make_model returned a {type(model).__name__}; expected a Stable-Baselines3 model, a "
             "learner of owlrl.learners, or an object with train(steps) and learner (e.g. a QLearner)"
@@ -284,6 +291,11 @@ def greedy_policy(model: Any) -> EpisodePolicy:
         return Acting(lambda observation, single: model.predict(observation, deterministic=True)[0])
     if callable(getattr(model, "predict", None)):
         return Acting(lambda observation, single: _first(model.predict(observation)))
+    check_model(model)
+    try:
+        _ = model.learner.networks
+    except OwlStateError:  # networks that have no head yet cannot be asked otherwise
+        model.learner.bind()
     return Acting(lambda observation, single: _by_learner(model.learner, observation, single))
 
 

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import importlib.util
 import inspect
 import sys
 import sysconfig
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import gymnasium
 import numpy as np
 import torch
 
 from owlrl._arguments import Arguments
 from owlrl.experiments.methods import RANDOM, Method, find_method
+from owlrl.experiments.models import EXPECTED
 from owlrl.experiments.results import MEASURES, Trial
 
 __all__ = ["Plan", "fingerprint"]
@@ -80,24 +83,31 @@ class Plan:
         """The plan from `compare`'s arguments; one error lists all problems."""
         arguments = Arguments("compare")
         arguments.function("make_model", make_model, "make_model(env, seed)")
+        arguments.problem(_call_problem(make_model))
         named = dict(tasks) if isinstance(tasks, Mapping) else {}
         if not named or not all(isinstance(name, str) and name for name in named):
             arguments.problem(
                 f"tasks is {tasks!r}; expected a mapping from names to ids or factories f(seed)"
             )
+        for name, task in named.items():
+            arguments.problem(_task_problem(f"task {name!r}", task))
         each = dict(steps) if isinstance(steps, Mapping) else dict.fromkeys(named, steps)
         if set(each) != set(named):
             arguments.problem(
                 f"steps has {', '.join(map(repr, each))}; expected one number per task, or one for all"
             )
         each = {name: arguments.integer(f"steps of {name!r}", number) for name, number in each.items()}
-        if not isinstance(seeds, Sequence):
+        if isinstance(seeds, str) or not isinstance(seeds, Iterable):
             number = arguments.integer("seeds", seeds)
             seeds = range(number) if isinstance(number, int) else ()
+        listed = tuple(seeds)
         chosen = tuple(
-            arguments.integer("seed", seed, least=0, most=2**31 - 1 - EVALUATION) for seed in seeds
+            arguments.integer("seed", seed, least=0, most=2**31 - 1 - EVALUATION) for seed in listed
         )
-        found = [find_method(method) for method in ([methods] if isinstance(methods, str) else methods)]
+        if len(set(map(repr, chosen))) != len(chosen) or not (chosen or arguments.problems):
+            arguments.problem(f"seeds are {list(chosen)}; expected at least one, each once, or how many")
+        many = isinstance(methods, Iterable) and not isinstance(methods, str | Method)
+        found = [find_method(method) for method in (methods if many else [methods])]
         names = [method.name for method in found]
         if not found or len(set(names)) != len(names) or RANDOM.name in names:
             arguments.problem(
@@ -107,7 +117,7 @@ class Plan:
         episodes = arguments.integer("eval_episodes", eval_episodes)
         times = arguments.integer("rounds", rounds)
         arguments.choice("measure", measure, tuple(MEASURES))
-        visits = () if order is None or isinstance(order, str) else tuple(order)
+        visits = tuple(order) if isinstance(order, Iterable) and not isinstance(order, str) else ()
         if order is not None and (set(visits) != set(named) or times != 1):
             arguments.problem(
                 f"order is {order!r} with rounds={rounds!r}; expected names of tasks, each at least once, "
@@ -119,6 +129,9 @@ class Plan:
                 f"unseen is {unseen!r}; expected a mapping from names of sets to tasks by name, e.g. "
                 "{'others': {'far': make_far}}"
             )
+        for label, some in sets.items():
+            for name, task in some.items() if isinstance(some, Mapping) else ():
+                arguments.problem(_task_problem(f"task {name!r} of unseen {label!r}", task))
         arguments.check()
         return cls(
             make_model, named, tuple(found), each, chosen, times, every, episodes, measure, sets, visits
@@ -141,7 +154,8 @@ class Plan:
     def trials(self) -> list[Trial]:
         """One per method and seed, seed after seed, and random actions last; nothing of them has been run."""
         settings, chosen = self.settings(), [*self.methods, RANDOM]
-        known = (self.tasks, self.unseen) if self.unseen else (self.tasks,)
+        known: tuple[Any, ...] = (self.tasks, self.unseen) if self.unseen else (self.tasks,)
+        known += tuple(_own_registration(spec) for spec in registered(self) if _is_own(spec))
         sources = {m.name: fingerprint(self.make_model, *known, m) for m in chosen}
         return [
             Trial(method.name, seed, settings, sources[method.name], method.about)
@@ -163,6 +177,37 @@ class Plan:
     def total(self) -> int:
         """Steps of one trial."""
         return sum(self.steps[task] for _, task in self.visits)
+
+
+def _call_problem(make_model: Any) -> str | None:
+    """Whether a function does not take an environment and a seed."""
+    try:
+        inspect.signature(make_model).bind(None, 0)
+    except ValueError:  # of C, which does not say what it takes
+        return None
+    except TypeError as error:
+        if callable(make_model):
+            return f"make_model cannot be called with two arguments ({error}); expected make_model(env, seed)"
+    return None
+
+
+def _task_problem(where: str, task: Any) -> str | None:
+    """Whether something is neither an id nor a factory, nor a pair of these."""
+    pair = isinstance(task, tuple) and len(task) == 2
+    for part in task if pair else (task,):
+        if isinstance(part, str):
+            module, _, name = part.rpartition(":")
+            try:
+                if module:
+                    importlib.import_module(module)
+                gymnasium.spec(name)
+            except (ImportError, gymnasium.error.UnregisteredEnv) as error:
+                return f"{where} is {part!r}: {error}; expected an id that is registered, or 'module:id'"
+            except gymnasium.error.Error:  # an id without its version, say, which `make` completes
+                continue
+        elif not callable(part):
+            return f"{where} is a {type(part).__name__}; {EXPECTED}"
+    return None
 
 
 def fingerprint(*things: Any) -> str:
@@ -235,6 +280,34 @@ def _own(module: str | None) -> bool:
         return False
     file = getattr(sys.modules.get(module), "__file__", None)
     return file is None or not file.startswith(LIBRARIES)
+
+
+def registered(plan: Plan) -> list[gymnasium.envs.registration.EnvSpec]:
+    """What Gymnasium knows of the ids among a plan's tasks; a process that does not know them is told."""
+    every = [task for tasks in (plan.tasks, *plan.unseen.values()) for task in tasks.values()]
+    parts = [part for task in every for part in (task if isinstance(task, tuple) else (task,))]
+    ids = [part.rpartition(":")[2] for part in parts if isinstance(part, str)]
+    return [gymnasium.registry[name] for name in dict.fromkeys(ids) if name in gymnasium.registry]
+
+
+def _is_own(spec: gymnasium.envs.registration.EnvSpec) -> bool:
+    """Whether a registered environment is made by the user's code; nothing is imported to find out."""
+    if not isinstance(spec.entry_point, str):
+        return _own(getattr(spec.entry_point, "__module__", None))
+    module = spec.entry_point.partition(":")[0]
+    if module in sys.modules:
+        return _own(module)
+    package = module.partition(".")[0]
+    found = None if package == "owlrl" else importlib.util.find_spec(package)
+    return found is not None and found.origin is not None and not found.origin.startswith(LIBRARIES)
+
+
+def _own_registration(spec: gymnasium.envs.registration.EnvSpec) -> Any:
+    """What makes a registered environment of the user's, and with what."""
+    made: Any = spec.entry_point
+    if isinstance(made, str):
+        made = gymnasium.envs.registration.load_env_creator(made)
+    return made, spec.kwargs, spec.max_episode_steps
 
 
 def _function(function: types.FunctionType, seen: dict[int, Any]) -> Iterator[str]:

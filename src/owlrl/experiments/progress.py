@@ -87,10 +87,10 @@ class Clock:
 
     def done(self, name: str, seconds: float | None) -> None:
         """A run has ended; how long it took, if it is known."""
-        ended = self._left.pop(name, None)
+        ended, first = self._left.pop(name, None), not self._rates
         if ended is not None and seconds is not None:
             self._rates.setdefault(ended[0], []).append(seconds / ended[1])
-        self.show(now=len(self._rates) == 1)
+        self.show(now=first and bool(self._rates))
 
     def show(self, *, now: bool = False) -> None:
         """Show what runs and how long it will take."""

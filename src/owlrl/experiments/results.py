@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 import owlrl
 from owlrl.checkpoint import write_atomically
-from owlrl.errors import OwlError, OwlValueError
+from owlrl.errors import OwlError, OwlTypeError, OwlValueError
 from owlrl.experiments.config import Run, slug
 from owlrl.experiments.metrics import (
     Interval,
@@ -298,17 +298,19 @@ def without_times(row: Mapping[str, Any]) -> Row:
     return {name: value for name, value in row.items() if name not in TIMES}
 
 
-def make_directory(directory: str | os.PathLike[str]) -> None:
-    """Make a directory for results, before anything is done that belongs there."""
+def make_directory(directory: str | os.PathLike[str], name: str = "output") -> None:
+    """Make a directory for results, before anything is done that belongs there; ``name`` is the option's."""
     try:
         Path(directory).mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=directory):
             pass
+    except TypeError as error:
+        raise OwlTypeError(f"{name} is {directory!r}; expected the path of a directory") from error
     except (FileExistsError, NotADirectoryError) as error:
-        raise OwlValueError(f"output is {directory}, which is a file; expected a directory") from error
+        raise OwlValueError(f"{name} is {directory}, which is a file; expected a directory") from error
     except OSError as error:
         raise OwlValueError(
-            f"output is {directory}, where nothing can be written ({error.strerror}); expected another"
+            f"{name} is {directory}, where nothing can be written ({error.strerror}); expected another"
         ) from error
 
 

@@ -327,22 +327,20 @@ class Study:
     def learned_in(self, method: str, task: str) -> list[bool]:
         """Of each seed: is it right after the task clearly better than random actions and than untrained?
 
-        Clearly: by two standard errors over episodes. A seed is held against its own references, since
-        seeds may differ much in how well they learn. Where ``solved`` has the task, that return decides.
+        Clearly: by two standard errors over episodes. Each seed is asked by itself, since seeds may differ
+        much in how well they learn. The references are the episodes of all seeds: what is untrained may be
+        lucky in one of them. Where ``solved`` has the task, that return decides.
         """
         column = self.tasks.index(task)
         after = self.scores(method, when="right after")[:, column]
         if task in self.solved:
             return [bool(score >= self.solved[task]) for score in after]
-        references = {trial.seed: trial for trial in self._of(RANDOM.name)}
-        other = next(iter(references.values()))
+        references = [
+            [score for trial in self._of(RANDOM.name) for score in self._returns(trial, task, mode)]
+            for mode in (UNKNOWN, UNTRAINED)
+        ]
         return [
-            all(
-                _clearly_above(
-                    self._returns(trial, task), self._returns(references.get(trial.seed, other), task, mode)
-                )
-                for mode in (UNKNOWN, UNTRAINED)
-            )
+            all(_clearly_above(self._returns(trial, task), reference) for reference in references)
             for trial in self._of(method)
         ]
 
@@ -374,8 +372,9 @@ class Study:
         if set(self.modes(method)) >= {GIVEN, UNKNOWN}:
             unknown = self._mean(method, task, mode=UNKNOWN)
             if unknown - low < KEPT * (final - low):
-                share = self._found(method, "found", task)
+                share, steps = (self._found(method, name, task) for name in ("found", "steps"))
                 sought = "not sought" if share is None else f"found in {100 * share:.0f} % of episodes"
+                sought += "" if steps is None else f", after {steps:.1f} steps"
                 why = f"{_value(final)} with the task given, {_value(unknown)} unknown; {sought}"
                 return Verdict(method, task, "not recognised", why)
         return Verdict(method, task, "fine", f"{_value(final)} at the end, {_value(after)} right after it")

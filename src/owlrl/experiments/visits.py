@@ -10,13 +10,14 @@ from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
 from owlrl.checkpoint import get_rng_state, set_rng_state
-from owlrl.errors import OwlStateError
+from owlrl.errors import OwlStateError, OwlTypeError, OwlValueError
 from owlrl.experiments.keeping import Journal, Keeper, kept_generators
 from owlrl.experiments.methods import Learned, Method, Row
 from owlrl.experiments.models import Envs, Watch, make_env, seed_env, share_statistics
 from owlrl.experiments.plan import EVALUATION, Plan
 from owlrl.experiments.progress import TensorBoard
 from owlrl.experiments.results import MEASURES
+from owlrl.replay.ring import spaces_of
 
 __all__: list[str] = []
 
@@ -130,6 +131,7 @@ class Visits:
                 self._journals[task] = Journal(env)
             seed_env(env, self.seed)
             self.envs[task] = env
+        _check_alike(self.envs)
         self.learned = self.method.start(self.plan.make_model, next(iter(self.envs.values())), self.seed)
 
     def _go_on(self, every: list[tuple[int, str]]) -> _Look | None:
@@ -212,7 +214,13 @@ class Visits:
         return False
 
     def _env(self, task: str) -> Any:
-        env = self.method.view(make_env(self.plan.tasks[task], self.seed, training=True))
+        made = make_env(self.plan.tasks[task], self.seed, training=True)
+        if not (callable(getattr(made, "reset", None)) and callable(getattr(made, "step", None))):
+            raise OwlTypeError(
+                f"compare: the factory of task {task!r} returned a {type(made).__name__}; expected a "
+                "Gymnasium environment or a vector of them"
+            )
+        env = self.method.view(made)
         self._made.append(env)
         return env
 
@@ -228,6 +236,11 @@ class Visits:
             found = self.learned.rows(envs, mode=mode, last=last, **self._episodes)
         for row in found:
             if row["kind"] == "score" and label is None:
+                if MEASURES[self.plan.measure] not in row:
+                    raise OwlValueError(
+                        f"compare: measure is {self.plan.measure!r}, but no episode of task {row['task']!r} "
+                        "ended with info['is_success']; let a wrapper put it there, or leave measure out"
+                    )
                 value = float(row[MEASURES[self.plan.measure]])
                 self.show(self.plan.steps[row["task"]], {f"score {mode}/{row['task']}": value})
         where = {"visit": self._visit} if label is None else {"visit": self._visit, "set": label}
@@ -268,6 +281,28 @@ class Visits:
             share_statistics(self.envs[task], env)
         with kept_generators(), closing(env):
             yield env
+
+
+def _check_alike(envs: Mapping[str, Any]) -> None:
+    """Raise unless one model can act in all environments."""
+    first, *others = envs
+    for task in others:
+        for what, space, expected in zip(
+            ("observations", "actions"), spaces_of(envs[task]), spaces_of(envs[first]), strict=False
+        ):
+            if _kind(space) != _kind(expected):
+                raise OwlValueError(
+                    f"compare: task {task!r} has {what} {space}; expected {expected} as in {first!r}, since "
+                    "one model learns all tasks: a wrapper can pad them"
+                )
+
+
+def _kind(space: Any) -> Any:
+    """What a network's shape depends on."""
+    parts = getattr(space, "spaces", None)
+    if isinstance(parts, Mapping):
+        return {name: _kind(part) for name, part in parts.items()}
+    return space.shape, space.dtype, getattr(space, "n", None)
 
 
 class _Look(Watch):

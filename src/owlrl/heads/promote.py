@@ -123,7 +123,7 @@ class PromotedNetwork:
         active, index = self.pointer.head, self.num_heads
         new = [_new_linear(layer.linear(active), init, num_actions) for layer in self._layers()]
         names = {
-            f"{name}.{HEAD_INFIX}{index - 1}.{part}": parameter
+            f"{_inside(name)}{HEAD_INFIX}{index - 1}.{part}": parameter
             for name, layer in zip(self.layers, new, strict=True)
             for part, parameter in layer.named_parameters()
         }
@@ -153,7 +153,7 @@ class PromotedNetwork:
     def shared_parameters(self) -> dict[str, nn.Parameter]:
         """Everything that is not an output layer, by name."""
         if self._shared is None:  # which they are does not change, and looking for them takes a walk
-            inside = tuple(f"{name}." for name in self.layers)
+            inside = tuple(map(_inside, self.layers))
             named = [n for n, _ in self.module.named_parameters() if not f"{n}.".startswith(inside)]
             owners = [(n, self._network.get_submodule(n.rpartition(".")[0])) for n in named]
             self._shared = [(n, owner, n.rpartition(".")[2]) for n, owner in owners]
@@ -164,7 +164,7 @@ class PromotedNetwork:
         head = check_head("PromotedNetwork.head_parameters", head, self.num_heads)
         infix = f"{HEAD_INFIX}{head - 1}." if head else ""
         return {
-            f"{name}.{infix}{part}": parameter
+            f"{_inside(name)}{infix}{part}": parameter
             for name, layer in zip(self.layers, self._layers(), strict=True)
             for part, parameter in layer.linear(head).named_parameters(recurse=False)
         }
@@ -251,6 +251,11 @@ def promote_output_layers(
     names = find_output_layers(network, example, call=call) if layers is None else list(layers)
     check_promotable(network, names)
     return PromotedNetwork(network, names, HeadPointer() if pointer is None else pointer, call)
+
+
+def _inside(layer: str) -> str:
+    """What the names of a layer's parameters begin with; nothing where the network is that layer."""
+    return f"{layer}." if layer else ""
 
 
 def _new_linear(like: nn.Linear, init: str, num_actions: int | None) -> nn.Linear:
