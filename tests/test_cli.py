@@ -14,6 +14,7 @@ import sys
 import time
 from inspect import signature
 from pathlib import Path
+from types import SimpleNamespace
 
 import gymnasium
 import numpy as np
@@ -32,6 +33,7 @@ from owlrl.experiments import (
     StudyPlan,
     Trial,
     cheetah,
+    commands,
     comparison,
     fanout,
     keeping,
@@ -516,6 +518,23 @@ def test_demo_prints_its_table_and_draws(capsys, tmp_path):
     out = capsys.readouterr().out
     assert "one policy solves 1 (exact)" in out and "OWL, task unknown" in out
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("name", "picture"),
+    [("crossroads", "demo.png"), ("pendulum", "demo-pendulum.png"), ("stream", "demo-stream.png")],
+)
+def test_no_demo_overwrites_the_picture_of_another(name, picture, capsys, monkeypatch):
+    drawn = []
+
+    def draw(output, **_):
+        drawn.append(output)
+        return SimpleNamespace(table=str)
+
+    for each in ("run_demo", "run_pendulum_demo", "run_stream_demo"):
+        monkeypatch.setattr(commands, each, draw)
+    assert main(["demo", name]) == 0
+    assert drawn == [Path("runs", picture)] and str(drawn[0]) in capsys.readouterr().out
 
 
 def test_missing_libraries_are_one_line(capsys, monkeypatch, tmp_path):

@@ -19,9 +19,11 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
+from owlrl.experiments import write_report
+
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
-SCREEN, PHONE = 1280, 390
+WIDE, SCREEN, PHONE = 1920, 1280, 390
 # What people look for, and a page that must be among what they find.
 SEARCHES = {
     "custom environment": "faq.html",
@@ -36,6 +38,7 @@ SECONDS = 400
 PROBE = """<!doctype html><meta charset="utf-8"><title>probe</title><body><script>
 const pages = %(pages)s, widths = %(widths)s, searches = %(searches)s;
 const pause = milliseconds => new Promise(done => setTimeout(done, milliseconds));
+const places = [];  // of pictures that stand in rows
 async function open(address, width) {
   const frame = document.createElement("iframe");
   frame.style = `width:${width}px;height:900px;border:0`;
@@ -46,6 +49,9 @@ async function open(address, width) {
   return frame.contentDocument;
 }
 function look(doc, page, width) {
+  for (const image of doc.images)
+    for (const box of [image.getBoundingClientRect()])
+      if (image.closest(".row")) places.push([page, width, Math.round(box.left), Math.round(box.top)]);
   doc.querySelectorAll("details").forEach(details => details.open = true);
   const root = doc.documentElement, found = [];
   if (root.scrollWidth > root.clientWidth)
@@ -80,7 +86,7 @@ async function search(words) {
     }
     for (const words of searches) found[words] = await search(words);
   } catch (error) { problems.push(String(error.stack)); }
-  await fetch("/report", {method: "POST", body: JSON.stringify({problems, seen, found})});
+  await fetch("/report", {method: "POST", body: JSON.stringify({problems, seen, found, places})});
 })();
 </script>"""
 
@@ -187,13 +193,18 @@ def without_source(page: Path) -> list[str]:
     return found
 
 
-def browse(site: Path, profile: Path, searches: Sequence[str] = tuple(SEARCHES)) -> dict[str, object]:
-    """What the probe reports of all pages at both widths."""
+def browse(
+    site: Path,
+    profile: Path,
+    searches: Sequence[str] = tuple(SEARCHES),
+    widths: Sequence[int] = (SCREEN, PHONE),
+) -> dict[str, object]:
+    """What the probe reports of all pages at these widths."""
     browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     assert browser, "there is no Chromium to look at the pages with; on Debian: apt-get install chromium"
     pages = [str(page.relative_to(site)) for page in sorted(site.rglob("*.html"))]
     pages = [page for page in pages if not page.startswith("_modules/") and page != "probe.html"]
-    values = {"pages": pages, "widths": [SCREEN, PHONE], "searches": searches}
+    values = {"pages": pages, "widths": widths, "searches": searches}
     text = PROBE % {**{key: json.dumps(value) for key, value in values.items()}, "screen": SCREEN}
     (site / "probe.html").write_text(text, encoding="utf-8")
     Server.arrived.clear()
@@ -211,7 +222,7 @@ def browse(site: Path, profile: Path, searches: Sequence[str] = tuple(SEARCHES))
             server.shutdown()
             (site / "probe.html").unlink()
     assert arrived, f"{browser} did not report within {SECONDS} s"
-    assert len(Server.report["seen"]) == 2 * len(pages)
+    assert len(Server.report["seen"]) == len(widths) * len(pages)
     return Server.report
 
 
@@ -266,6 +277,23 @@ def test_what_is_looked_for_is_found(tmp_path):
     (tmp_path / "b.html").write_text('<p id="y"><a href="https://example.org">away</a>', encoding="utf-8")
     assert dead_links(tmp_path) == ["a.html: gone.html", "a.html: b.html#no", "a.html: no.png"]
     assert needs_network(tmp_path) == ["a.html: https://example.org/a.js"]
+
+
+@pytest.mark.slow
+def test_the_report_uses_the_width_of_the_screen(tmp_path):
+    runs, site = tmp_path / "runs", tmp_path / "site"
+    runs.mkdir()
+    site.mkdir()
+    for path in (ROOT / "benchmarks" / "results" / "grid").glob("crossroads-4-owl*-s0-*.jsonl"):
+        shutil.copy(path, runs)
+    write_report(runs, site / "report.html")
+    report = browse(site, tmp_path / "profile", [], [WIDE, SCREEN, PHONE])
+    assert report["problems"] == []
+    at = {width: [place[2:] for place in report["places"] if place[1] == width] for width in (WIDE, PHONE)}
+    assert len(at[WIDE]) == len(at[PHONE]) > 3
+    assert any(left > WIDE / 3 for left, _ in at[WIDE])  # episodes side by side
+    assert len({top for _, top in at[WIDE]}) < len(at[WIDE])
+    assert len({top for _, top in at[PHONE]}) == len(at[PHONE])  # one below the other
 
 
 def test_a_name_without_source_is_noticed(tmp_path):

@@ -179,6 +179,9 @@ def test_the_picture_of_the_demonstration(tmp_path):
     (tmp_path / "demo.png").write_bytes(b"\x89PNG")
     page = read(write_report(tmp_path))
     assert page.kinds() == (1, 0) and "The demonstration" in page.text
+    (tmp_path / "demo-stream.png").write_bytes(b"\x89PNG")
+    page = read(write_report(tmp_path))
+    assert page.kinds() == (2, 0) and "Drawn by owlrl demo stream." in page.text
 
 
 def test_no_results_is_an_error(tmp_path):

@@ -35,6 +35,8 @@ img { max-width: 100%; height: auto; }
 figcaption { font-size: .86rem; color: #555; }
 @media (min-width: 50rem) { .side { display: flex; gap: 1.5rem; align-items: center; } }
 .side > figure { min-width: 0; }
+.row { display: flex; flex-wrap: wrap; column-gap: 2rem; }
+.row > * { min-width: 0; max-width: 100%; }
 pre { background: #f5f5f5; padding: .7rem 1rem; white-space: pre-wrap; font-size: .83rem; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .15rem 1.2rem; font-size: .9rem; }
 dt { color: #555; }

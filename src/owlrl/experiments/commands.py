@@ -21,7 +21,7 @@ from owlrl.experiments.comparison import compare, compare_file, diagnose, kept_t
 from owlrl.experiments.config import PRESETS, Preset, Run, with_overrides
 from owlrl.experiments.demo import run_demo, run_pendulum_demo, run_stream_demo
 from owlrl.experiments.keeping import SAVE_EVERY, repeatable
-from owlrl.experiments.report import write_report
+from owlrl.experiments.report import DEMOS, write_report
 from owlrl.experiments.results import SEEN, Trial, environment, make_directory
 from owlrl.experiments.session import Session, evaluate, unseen_specs
 from owlrl.experiments.studies import MODULES, STUDIES, report_text, reproduce, run_experiment, study_parts
@@ -406,8 +406,8 @@ class Demo:
     """per task; 30000 at the crossroads, 5000 for the Pendulum, 15000 in the stream"""
     seed: int = 0
     """of everything"""
-    picture: Path = Path("runs/demo.png")
-    """where the picture goes"""
+    picture: Path | None = None
+    """where the picture goes; runs/demo.png if left out, or runs/demo-pendulum.png, runs/demo-stream.png"""
 
     def __call__(self) -> int:
         """Train, print the table, draw the picture."""
@@ -423,12 +423,12 @@ class Demo:
             "stream": (run_stream_demo, "Hidden changes, and when they were found"),
         }
         run, shown = runs[self.name]
+        picture = self.picture or Path("runs") / DEMOS[self.name]
         with repeatable(self.seed):
-            demo = run(seed=self.seed, output=self.picture, **given)
+            demo = run(seed=self.seed, output=picture, **given)
         print(f"\n{shown}:\n\n{demo.table()}\n")
-        film = self.picture.with_suffix(".gif")
-        moving = f" {film} shows one episode, the task unknown." if pendulum else ""
-        print(f"{time.monotonic() - start:.0f} s. The picture is {self.picture}.{moving}")
+        moving = f" {picture.with_suffix('.gif')} shows one episode, the task unknown." if pendulum else ""
+        print(f"{time.monotonic() - start:.0f} s. The picture is {picture}.{moving}")
         return 0
 
 

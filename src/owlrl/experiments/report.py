@@ -36,7 +36,11 @@ from owlrl.learners import DQN
 __all__ = ["write_report"]
 
 SIDE_BY_SIDE = 4  # methods in one picture of learning curves
-DEMO = "demo.png"  # what `owlrl demo` draws
+DEMOS = {  # what `owlrl demo NAME` draws
+    "crossroads": "demo.png",
+    "pendulum": "demo-pendulum.png",
+    "stream": "demo-stream.png",
+}
 
 
 def write_report(
@@ -87,7 +91,7 @@ def _read(directory: Path) -> tuple[list[Trial], list[Trial], list[str]]:
     if not directory.is_dir():
         raise OwlValueError(f"write_report: directory is {directory}; there is no such directory")
     trials, unreadable = readable_trials(directory)
-    if not trials and not (directory / DEMO).is_file():
+    if not trials and not _demos(directory):
         again = f"owlrl train --output {shlex.quote(str(directory))}"
         others = "".join(f"; {problem}" for problem in unreadable)
         raise OwlValueError(f"write_report: {directory} has no results; make some, e.g. {again}{others}")
@@ -107,13 +111,21 @@ def _page(directory: Path, results: list[Trial], unreadable: list[str], episodes
         yield "<h3>Commands</h3>" + _html.code(commands_for(runs))
     if unreadable:
         yield "<h3>Skipped files</h3>" + _html.code(unreadable)
-    if (directory / DEMO).is_file():
+    if demos := _demos(directory):
         yield "<h2>The demonstration</h2>"
-        drawn = (directory / DEMO).read_bytes()
-        yield _html.image(drawn, kind="png", text="the picture of owlrl demo", caption="Drawn by owlrl demo.")
+        for name, picture in demos.items():
+            command = "owlrl demo" if name == "crossroads" else f"owlrl demo {name}"
+            text, caption = f"the picture of {command}", f"Drawn by {command}."
+            yield _html.image(picture.read_bytes(), kind="png", text=text, caption=caption)
     for k, (title, groups) in enumerate(found.items()):
         yield f'<h2 id="s{k}">{escape(title)}</h2>'
         yield from _section(directory, groups, results, episodes)
+
+
+def _demos(directory: Path) -> dict[str, Path]:
+    """The pictures of demonstrations that are there."""
+    places = {name: directory / file for name, file in DEMOS.items()}
+    return {name: place for name, place in places.items() if place.is_file()}
 
 
 def _facts(results: Sequence[Trial]) -> dict[str, str]:
@@ -176,7 +188,7 @@ class _Method:
         yield f"<h3>{escape(self.group.label)}, seed {result.seed}: one episode per task</h3>"
         if problem:
             yield _html.paragraph(f"The checkpoint could not be used: {problem}")
-        yield from shown
+        yield f'<div class="row">{"".join(shown)}</div>'
         if session is not None and session.heads and isinstance(session.agent, DQN):
             yield _values(session, session.agent)
 
@@ -198,9 +210,10 @@ class _Method:
         for task in _some(list(session.heads), self.episodes):
             recording = record_episode(session, task, policy=policy)
             text = f"frames of an episode in {task}: {recording.end}"
-            yield _html.drawing(frame_strip(recording), text=text, caption=f"{task}: {about}.")
+            shown = _html.drawing(frame_strip(recording), text=text, caption=f"{task}: {about}.")
             if len(recording.trace["heads"]) > 1:
-                yield f'<div class="side">{_probabilities(recording.trace)}{_moving(recording)}</div>'
+                shown += f'<div class="side">{_probabilities(recording.trace)}{_moving(recording)}</div>'
+            yield f"<div>{shown}</div>"
 
     def _kept(self, result: Trial) -> Iterator[str]:
         """Traces that lie in the result, of the best policy that has any."""
