@@ -285,9 +285,14 @@ def draw_pendulum() -> Any:
     return figure
 
 
+def sb3_runs() -> list[dict[str, Any]]:
+    """A run per kind of model and seed."""
+    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted((ROOT / RUNS / "sb3").iterdir())]
+
+
 def draw_sb3() -> Any:
     """Stable-Baselines3 models on two opposed tasks: bare and wrapped, from random (0) to alone (1)."""
-    files = [json.loads(path.read_text(encoding="utf-8")) for path in sorted((ROOT / RUNS / "sb3").iterdir())]
+    files = sb3_runs()
     ways = {"bare": "bare, in sequence", "told": "wrapped, task given", "not told": "wrapped, task unknown"}
     colours = [COLOURS["one"], COLOURS["task given"], COLOURS["task unknown"]]
     kinds = [kind for kind in ("dqn", "sac", "td3") if any(run["kind"] == kind for run in files)]

@@ -27,6 +27,8 @@ import json
 import re
 from functools import partial
 
+import numpy as np
+
 from benchmarks.defaults import RESULTS as DEFAULTS
 from benchmarks.defaults import table as defaults_table
 from benchmarks.mixed_rewards import table as mixed_table
@@ -42,6 +44,7 @@ from scripts.figures import (
     SELECTION,
     THOUSAND,
     groups_of,
+    sb3_runs,
     speed_table,
     summary_table,
 )
@@ -101,6 +104,32 @@ def speed_block() -> str:
     return f"\n{picked(table, lambda row: row in shown)}\n{folded('All rows', table)}\n"
 
 
+def sb3_block() -> str:
+    """Returns of Stable-Baselines3 models in each task, and their scores between random actions and alone."""
+    ways = {
+        "alone": "trained alone",
+        "bare": "bare, in sequence",
+        "right after": "wrapped, right after",
+        "told": "wrapped, task given",
+        "not told": "wrapped, task unknown",
+    }
+    lines = [
+        f"| model | task | seeds | {' | '.join(ways.values())} |",
+        "|---|---|---" + "|---" * len(ways) + "|",
+    ]
+    for kind in ("dqn", "sac", "td3"):
+        runs = [run for run in sb3_runs() if run["kind"] == kind]
+        for task in runs[0]["random"]:
+            found = {way: np.array([run[way][task] for run in runs]) for way in ("random", *ways)}
+            row = [kind.upper(), task, str(len(runs))]
+            for way in ways:
+                score = (found[way] - found["random"]) / (found["alone"] - found["random"])
+                error = found[way].std(ddof=1) / np.sqrt(len(runs))
+                row.append(f"{found[way].mean():.0f} ± {error:.0f} ({score.mean():.2f})")
+            lines.append(f"| {' | '.join(row)} |")
+    return "\n".join(lines) + "\n"
+
+
 def selectors_block() -> str:
     """The default, the best update of the released code and the best one of the paper's text."""
     table = tables_in((ROOT / SELECTION).read_text(encoding="utf-8"))[-1]
@@ -119,6 +148,7 @@ BLOCKS = {
     "study-thousand": thousand_block,
     "study-speed": speed_block,
     "study-selection": selectors_block,
+    "study-stable-baselines3": sb3_block,
     **{f"study-{name}": partial(compared.block, name) for name in compared.STUDIES},
 }
 
