@@ -238,6 +238,12 @@ def test_name_version_and_length_are_those_that_were_promised():
         assert "rdflib" in page.read_text(encoding="utf-8"), page
 
 
+def test_the_questions_that_people_ask_elsewhere_are_answered():
+    asked = re.findall(r"^## (.+)$", (ROOT / "docs" / "faq.md").read_text(encoding="utf-8"), re.MULTILINE)
+    for words in ("changes while `learn` runs", "add a task", "resume", "through the new task's head"):
+        assert any(words in question for question in asked), words
+
+
 PAGE = """
 Text with `make demo`, and we make sure of it.
 

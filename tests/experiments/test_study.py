@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import csv
+import inspect
 import io
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -113,6 +116,13 @@ def test_verdicts():
     slow = Study([*whole().trials, *(trial("slow", s, [[3.0, 1.0], [3.0, 11.0]]) for s in range(2))])
     said = {v.task: v.cause for v in slow.verdicts() if v.method == "slow"}
     assert said == {"left": "not learned in the sequence", "right": "fine"}
+
+
+def test_the_guide_says_what_to_try_for_each_verdict_and_no_other():
+    given = re.findall(r'return Verdict\(method, task, "([^"]+)"', inspect.getsource(Study))
+    page = (Path(__file__).parents[2] / "docs" / "choose-and-tune.md").read_text(encoding="utf-8")
+    assert len(given) == 5
+    assert re.findall(r"^### `(.+)`$", page, re.MULTILINE) == given
 
 
 @pytest.mark.parametrize(("scores", "learned"), [((300.0, 90.0), 2), ((300.0, 1.0), 1), ((1.0, 0.5), 0)])
