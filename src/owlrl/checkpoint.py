@@ -267,6 +267,8 @@ def _flatten(value: object, where: str, found: list[_Array], depth: int) -> Any:
         pairs = zip(keys, value.values(), strict=True)
         return {"dict": [[key, _flatten(item, f"{where}.{key}", found, depth + 1)] for key, item in pairs]}
     if isinstance(value, list | tuple):
+        if all(type(item) is float or (type(item) is int and abs(item) < 2**63) for item in value):
+            return {"list": list(value)}  # as generators have hundreds of
         return {"list": [_flatten(item, f"{where}.{k}", found, depth + 1) for k, item in enumerate(value)]}
     if isinstance(value, np.bool_ | np.integer | np.floating):
         value = value.item()

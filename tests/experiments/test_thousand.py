@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -68,10 +69,17 @@ def trials(**more: Any) -> list[Trial]:
     return [work.trial for work in part.work]
 
 
+@cache
+def whole_run(method: str) -> Trial:
+    """Two goals, not interrupted."""
+    (trial,) = trials(methods=[method])
+    return do_run(trial)
+
+
 @pytest.mark.parametrize("method", ["owl", "frozen trunk", "bare"])
 def test_an_interrupted_run_goes_on_and_ends_with_the_same_scores(method: str, tmp_path: Path) -> None:
     (trial,) = trials(methods=[method])
-    whole = do_run(trial)
+    whole = whole_run(method)
 
     def stop(text: str, steps: int) -> None:
         if steps == FRAMES:
@@ -90,7 +98,8 @@ def test_an_interrupted_run_goes_on_and_ends_with_the_same_scores(method: str, t
 def test_controls_table_and_figure(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     (part,) = parts(goals=2, frames=FRAMES)
-    done = [work.do(work.trial) for work in part.work]
+    done = [whole_run(work.trial.method) for work in part.work]
+    assert [(work.do, work.trial.id) for work in part.work] == [(do_run, trial.id) for trial in done]
     rows = looks(done)
     assert {row["method"] for row in rows} == set(thousand.METHODS)
     assert all("unknown" not in row for row in rows if row["method"] == "bare")

@@ -167,6 +167,8 @@ class Trial:
     def select(self, kind: str, **values: object) -> list[Row]:
         """The rows of a kind whose fields have the given values."""
         found = self._by_kind.get(kind, [])
+        if "visit" in values:
+            found = self._by_visit.get((kind, values.pop("visit")), [])
         for name, value in values.items():
             found = [row for row in found if row.get(name) == value]
         return list(found)
@@ -176,6 +178,13 @@ class Trial:
         found: dict[str, list[Row]] = {}
         for row in self.rows:
             found.setdefault(row["kind"], []).append(row)
+        return found
+
+    @cached_property
+    def _by_visit(self) -> dict[tuple[str, object], list[Row]]:
+        found: dict[tuple[str, object], list[Row]] = {}
+        for row in self.rows:
+            found.setdefault((row["kind"], row.get("visit")), []).append(row)
         return found
 
     @property
