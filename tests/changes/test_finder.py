@@ -187,9 +187,11 @@ def test_left_out_task_is_told_from_known_ones(make, tasks):
             detector.learn(str(k), history.follow(rows[low : low + 100]))
     familiarity = Familiarity(detector, ["0", "1"])
 
-    def after_ten(task, seed):
+    def after_ten(task, seed, far=0):
         familiarity.reset(1)
         rows = make(task, 10, seed=seed)
+        rows.observation.add_(far)
+        rows.next_observation.add_(far)
         for step in range(10):
             familiarity.observe(rows[step : step + 1])
         return float(familiarity.unfamiliar[0])
@@ -197,6 +199,8 @@ def test_left_out_task_is_told_from_known_ones(make, tasks):
     own = np.array([after_ten(task, seed) for task in known for seed in range(10, 30)])
     other = np.array([after_ten(left_out, seed) for seed in range(10, 30)])
     assert (other[:, None] > own).mean() >= 0.85 and (own > 0.99).mean() <= 0.05
+    # the same task in states that no task has shown
+    assert all(after_ten(known[0], seed, far=1000) > 0.99 for seed in range(10, 30))
 
 
 def test_policy_says_so_and_the_fallback_acts():

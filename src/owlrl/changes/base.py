@@ -38,6 +38,7 @@ class Judgement:
         comparable: (B,) whether the task knows such steps at all.
         contradicts: (B,) whether the task has another outcome for them.
         which: (B,) hashes that are equal for the same contradiction; None where each is different.
+        strange: (B,) whether the task knows nothing even nearly like such steps; None if that is not told.
 
     >>> import numpy as np
     >>> from owlrl.changes import Judgement
@@ -49,6 +50,7 @@ class Judgement:
     comparable: BoolArray
     contradicts: BoolArray
     which: npt.NDArray[np.uint64] | None = None
+    strange: BoolArray | None = None
 
     @staticmethod
     def silent(count: int, sums: int = 1) -> Judgement:
@@ -67,6 +69,11 @@ class TaskModel(Protocol):
     @property
     def doubt(self) -> float:
         """How many times the threshold a change needs: more than once while little of the task is known."""
+        ...
+
+    @property
+    def unknown(self) -> float:
+        """Share of the task's own next steps that will be strange to it; NaN while that is not known."""
         ...
 
     def judge(self, steps: Steps, *, stride: int = 1) -> Judgement:

@@ -49,7 +49,7 @@ class RewardDrift(Detector):
 class RewardModel:
     """Number, mean and sum of squared deviations of the rewards."""
 
-    mature, doubt = True, 1.0
+    mature, doubt, unknown = True, 1.0, np.nan
 
     def __init__(self, shift: float) -> None:
         self.shift = shift
@@ -121,7 +121,7 @@ class ModelErrors(Detector):
 class ErrorModel:
     """A sample of a task's rows, a linear model of one half of it, and its errors on the other half."""
 
-    mature, doubt = True, 1.0
+    mature, doubt, unknown = True, 1.0, np.nan
 
     def __init__(self, power: float) -> None:
         self.power = power

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -79,6 +80,10 @@ class ContradictionModel:
         if isinstance(self.index, ExactIndex):
             return 3.0 if self.seen < YOUNG else 1.0
         return 1.5  # steps of one swing through places that are hardly known contradict together
+
+    @property
+    def unknown(self) -> float:
+        return np.nan if self.index is None else self.index.unknown
 
     def judge(self, steps: Steps, *, stride: int = 1) -> Judgement:
         if self.index is None:
@@ -158,6 +163,12 @@ class ExactIndex:
         self.twice, self.several = ([[0, 0] for _ in range(DEPTHS)] for _ in range(2))
 
     @property
+    def unknown(self) -> float:
+        """The share of steps that came once (Good 1953)."""
+        visits = [entry[0] for entry in self.tables[0].values()]
+        return (visits.count(1) + 1) / (sum(visits) + 10) if len(visits) < MOST_KEYS else np.nan
+
+    @property
     def ambiguous(self) -> np.ndarray:
         """The share of keys with several outcomes, per depth, all and of events; from a tenth on."""
         made: np.ndarray = (np.array(self.several) + 1) / (np.array(self.twice) + 10)
@@ -183,7 +194,8 @@ class ExactIndex:
             log_ratio(wrong, each, changed=changed, most=MOST_EVIDENCE) for each in (usual, among_events)
         ]
         evidence[1] *= rare | event
-        return Judgement(np.stack(evidence), ~np.isnan(usual), wrong, mixed(which, steps.outcome))
+        strange = np.isnan(usual)
+        return Judgement(np.stack(evidence), ~strange, wrong, mixed(which, steps.outcome), strange)
 
     def _entry(self, keys: list[int]) -> tuple[int, Entry, int] | None:
         """What is known of a step: by itself if that had one outcome, else with the steps before it."""
@@ -273,6 +285,7 @@ NEAREST = 5  # rows whose outcomes are looked at
 REGION = 12  # rows that tell how often such steps contradict their own task
 APART = 8  # rows of one trajectory are no neighbours of each other
 REACH = 3.0  # a step is comparable within so many typical distances of the fifth neighbour
+FAR = 2.0  # and strange beyond so many times that
 SLACK = 2.0  # on how much outcomes usually differ over a distance
 USUAL = 0.97  # quantile of that
 PRIOR = 3.0  # rows that the task's own rate of contradictions counts for in a region
@@ -311,6 +324,10 @@ class NearIndex:
     def count(self) -> int:
         return min(self.seen, CAPACITY)
 
+    @property
+    def unknown(self) -> float:
+        return float(self._fitted.get("unknown", np.nan))
+
     def judge(self, steps: Steps, event: BoolArray, stride: int) -> Judgement:
         made = Judgement.silent(len(steps), 2)
         looked = np.arange(0, len(steps), stride)
@@ -330,7 +347,9 @@ class NearIndex:
             evidence = log_ratio(wrong, rate, changed=self.changed, most=MOST_NEAR_EVIDENCE)
             made.evidence[k, looked] = evidence * told
         made.comparable[looked], made.contradicts[looked] = near, wrong
-        return made
+        if stride > 1:
+            return made
+        return replace(made, strange=found.distance[:, -1] > FAR * self._fitted["radius"])
 
     def learn(self, steps: Steps, event: BoolArray, judgement: Judgement) -> None:
         columns = _columns(steps, event)
@@ -391,6 +410,7 @@ class NearIndex:
         near = farthest <= fitted["radius"]
         wrong = near & ~self._agrees(found)
         rows["wrong"][:count], rows["known"][:count] = wrong, near
+        fitted["unknown"] = float(1 + (farthest > FAR * fitted["radius"]).sum()) / (count + 10)
         rare = near & self._rare(rows, found)
         fitted["rate"] = float((wrong.sum() + 1) / (near.sum() + 20))
         fitted["event_rate"] = float(((wrong & rare).sum() + 1) / (rare.sum() + 20))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from owlrl.changes.base import Detector, History, Judgement, Steps
+from owlrl.changes.base import Detector, History, Judgement, Steps, log_ratio
 from owlrl.types import Transitions
 
 __all__ = ["Change", "ChangeFinder", "Familiarity"]
@@ -25,6 +25,8 @@ CONTRADICTED = 0.15  # a task that is contradicted by a larger share of comparab
 PATIENCE = 160  # rows up to which it waits for one known task to fit better than another
 SOON = 384  # rows after which a task that was entered is no longer thought to be a mistake
 STRANGE = 128  # rows of which a task that has learned enough knows at least a quarter
+ELSEWHERE = 0.3  # share of steps that are strange to a task where none fits, at least
+MOST_STRANGE = 1.0  # evidence of one strange step
 
 
 @dataclass(frozen=True)
@@ -336,6 +338,9 @@ def _part(judgement: Judgement, rows: slice) -> Judgement:
 class Familiarity:
     """Sums up, for each task and environment, the evidence against the task.
 
+    There are two sums: of outcomes that the task has never shown, and of steps that are strange to it. A
+    policy that no longer learns seldom meets such steps in its own task; how seldom is known of each task.
+
     Args:
         detector: knows the tasks.
         tasks: the tasks to compare with.
@@ -363,15 +368,16 @@ class Familiarity:
     def __init__(self, detector: Detector, tasks: Sequence[str]) -> None:
         self.detector = detector
         self.tasks = list(tasks)
+        self._unknown = [detector.open(task).unknown for task in self.tasks]
         self.reset(1)
 
     def reset(self, num_envs: int, mask: np.ndarray | None = None) -> None:
         """Forget what was seen; with ``mask`` (E,) only in the environments marked true."""
         if mask is None:
-            self._sums = np.zeros((len(self.tasks), num_envs))
+            self._sums = np.zeros((len(self.tasks), 2, num_envs))
             self._history = History()
         else:
-            self._sums[:, mask] = 0.0
+            self._sums[..., mask] = 0.0
 
     def observe(self, rows: Transitions, mask: np.ndarray | None = None) -> None:
         """Process a step of each environment; ``mask`` (E,) leaves out those without one."""
@@ -379,11 +385,16 @@ class Familiarity:
         if not len(env):
             return
         steps = self._history.follow(rows[torch.from_numpy(env)])
-        for sums, task in zip(self._sums, self.tasks, strict=True):
-            sums[env] = np.maximum(0.0, sums[env] + self.detector.judge(task, steps).evidence[0])
+        for sums, task, usual in zip(self._sums, self.tasks, self._unknown, strict=True):
+            said = self.detector.judge(task, steps)
+            sums[0, env] = np.maximum(0.0, sums[0, env] + said.evidence[0])
+            if said.strange is not None:
+                rate = np.full(len(env), usual)
+                evidence = log_ratio(said.strange, rate, changed=ELSEWHERE, most=MOST_STRANGE)
+                sums[1, env] = np.maximum(0.0, sums[1, env] + evidence)
 
     @property
     def unfamiliar(self) -> np.ndarray:
         """The probability that no task explains what was seen: (E,)."""
-        made: np.ndarray = 1.0 - np.exp(-self._sums.min(axis=0))
+        made: np.ndarray = 1.0 - np.exp(-self._sums.max(axis=1).min(axis=0))
         return made
