@@ -351,6 +351,7 @@ def test_callbacks_and_trunks_of_one_s_own():
     agent.learn(50, callback=lambda a, frames: seen.append((a is agent, frames)), progress_bar=True)
     assert seen == [(True, k) for k in range(1, 51)]
     assert "DQN(Sequential, updates=10" in repr(agent)
+    assert repr(OwlWrapper(agent)).startswith("OwlWrapper(DQN(MultiHeadQ), ")
 
 
 def test_heads_of_one_s_own():

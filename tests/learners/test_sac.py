@@ -348,6 +348,7 @@ def test_callbacks_and_repr():
     agent.learn(105, callback=lambda a, frames: seen.append((a is agent, frames)), progress_bar=True)
     assert seen == [(True, k) for k in range(1, 106)]
     assert repr(agent).startswith("SAC(alpha=0.09") and "updates=5" in repr(agent)
+    assert repr(OwlWrapper(agent)).startswith("OwlWrapper(SAC(")
 
 
 def test_named_settings():

@@ -378,6 +378,10 @@ class DescribedLoop(DescribedLearner):
 
     agent: LearningLoop
 
+    def __repr__(self) -> str:
+        _, bracket, networks = super().__repr__().partition("(")
+        return f"{type(self.agent).__name__}{bracket}{networks}"
+
     @property
     def seed(self) -> int | None:
         """The agent's seed."""
