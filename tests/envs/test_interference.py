@@ -240,6 +240,7 @@ def test_only_the_named_tasks_are_compared():
         ({"tolerance": -1}, "tolerance is -1"),
         ({"observations": np.zeros(2)}, "expected a batch"),
         ({"observations": np.zeros((0, 2))}, "expected a batch"),
+        ({"observations": [(np.zeros(2), 1, 0.5)]}, "rows is a list.*expected Transitions, e.g. owl.memory"),
     ],
 )
 def test_bad_input_of_an_estimate_is_refused(arguments, words):

@@ -201,6 +201,7 @@ def test_too_many_states():
         (minigrid.envs.DoorKeyEnv(size=5), {}, "ImgObsWrapper"),
         (lake(), {}, "pass state_key="),
         (lake(), {"state_key": 3}, "expected a function"),
+        (lake(), {"state_key": lambda env: np.array([env.unwrapped.s])}, "returned a ndarray .*hashable"),
         (TimeAwareObservation(lake(), flatten=False), {}, "2 problems"),
     ],
 )

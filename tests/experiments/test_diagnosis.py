@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
+import pytest
+
 from owlrl.cli import main
 
 STUDY = """
@@ -39,3 +43,39 @@ def test_opposed_bandits_contradict_each_other_everywhere(tmp_path, capsys):
     told = capsys.readouterr().out
     assert told.startswith("no tables (tabulate: ") and "trained for 800 steps" in told
     assert "on 100% of remembered observations no action is good for all tasks" in told
+
+
+CONTINUOUS = """
+import gymnasium
+from owlrl.learners import SAC
+tasks = {"a": "Pendulum-v1", "b": lambda: gymnasium.make("Pendulum-v1", g=9.0)}
+steps = 10**9  # it says so before any of them
+
+def make_model(env, seed):
+    return SAC(env, seed=seed)
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "message"),
+    [
+        (CONTINUOUS, (), "the model has the networks .*actor.*expected a Q-network"),
+        (
+            STUDY.replace(', "right": lambda: Bandit(1)', ""),
+            (),
+            "has the task left alone; expected at least 2",
+        ),
+        (
+            STUDY.replace("    return DQN", "    raise KeyError('mine')\n    return DQN"),
+            (),
+            "KeyError: 'mine' .my_study",
+        ),
+        (STUDY, ("--seed", "-1"), "seed is -1; expected an int >= 0"),
+    ],
+)
+def test_what_cannot_be_diagnosed_is_named(tmp_path, capsys, text, options, message):
+    path = tmp_path / "my_study.py"
+    path.write_text(text, encoding="utf-8")
+    assert main(["diagnose", str(path), *options]) != 0
+    told = capsys.readouterr().err
+    assert re.search(f"owlrl: diagnose: .*{message}", told) and "this is a bug" not in told

@@ -140,6 +140,22 @@ def test_seeds_that_learn_unequally_well_have_learned(scores, learned):
     assert verdict.cause == ("fine" if learned else "the learner did not learn it")
 
 
+def test_a_task_that_is_never_found_has_no_steps():
+    own = [
+        trial(
+            "mine",
+            s,
+            [[10.0, None], [10.0, 11.0]],
+            unknown=[[0.0, 0.0]] * 2,
+            modes=("given", "unknown"),
+            found=0,
+        )
+        for s in range(2)
+    ]
+    said = Study([*own, *map(reference, range(2))]).verdicts()[0]
+    assert said.cause == "not recognised" and said.why.endswith("found in 0 % of episodes")
+
+
 def test_a_seed_whose_untrained_model_is_lucky_has_learned():
     """What is untrained scores 10 in one of two seeds, 5 on average: both seeds, with 10, have learned."""
     own = [trial("alone", s, [[10.0, None], [10.0, 11.0]], modes=("given",)) for s in range(2)]

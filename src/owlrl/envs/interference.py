@@ -326,7 +326,13 @@ def _observations(rows: Any) -> tuple[torch.Tensor, FloatArray]:
         found = torch.cat([batch.observation for batch in batches]) if batches else torch.zeros(0)
         weight = torch.cat(weights) if batches else torch.zeros(0)
     else:
-        found = torch.as_tensor(np.asarray(rows))
+        try:
+            found = torch.as_tensor(np.asarray(rows))
+        except (TypeError, ValueError) as error:  # rows of tuples, say
+            raise OwlTypeError(
+                f"estimate_interference: rows is a {type(rows).__name__}, which is no array of observations ({error}); "
+                "expected Transitions, e.g. owl.memory[task].rows() for each task, or observations"
+            ) from error
         weight = torch.ones(len(found) if found.ndim else 0)
     if found.ndim < 2 or not len(found):
         raise OwlValueError(

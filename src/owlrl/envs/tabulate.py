@@ -156,7 +156,13 @@ class _Search:
         row = self.rows.setdefault(seen.tobytes(), len(self.rows))
         if row == len(self.observations):
             self.observations.append(seen.copy())
-        state = self.index.setdefault(key, len(self.index))
+        try:
+            state = self.index.setdefault(key, len(self.index))
+        except TypeError as error:
+            raise OwlTypeError(
+                f"tabulate: state_key returned a {type(key).__name__} ({error}); expected something "
+                "hashable, e.g. tuple(array.tolist())"
+            ) from error
         if state < len(self.saved):
             if self.obs_index[state] != row:
                 raise OwlValueError(

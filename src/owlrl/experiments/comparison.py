@@ -301,8 +301,13 @@ def _attempt(places: _Places, work: Work) -> tuple[Trial, str | None]:
     try:
         return work.do(trial, **places.options(trial)), None
     except Exception as error:  # whatever the user's own code raises
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        return trial, f"{type(error).__name__}: {error} ({Path(last.filename).name}:{last.lineno})"
+        return trial, _told(error)
+
+
+def _told(error: Exception) -> str:
+    """An error and where it was raised."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({Path(last.filename).name}:{last.lineno})"
 
 
 class _Places(NamedTuple):
@@ -485,6 +490,19 @@ def diagnose(path: str | os.PathLike[str], *, steps: int | None = None, seed: in
     seed = arguments.integer("seed", seed, least=0)
     arguments.check()
     plan, _ = _plan_of_file(os.fspath(path), _read(path), {} if steps is None else {"steps": steps})
+    if len(plan.tasks) < 2:
+        raise OwlValueError(
+            f"diagnose: {path} has the task {', '.join(plan.tasks)} alone; expected at least 2"
+        )
+    try:
+        return _diagnosis(plan, seed)
+    except OwlError:
+        raise
+    except Exception as error:  # whatever the user's own code raises
+        raise OwlStateError(f"diagnose: {path} failed with {_told(error)}") from error
+
+
+def _diagnosis(plan: Plan, seed: int) -> str:
     with ExitStack() as stack, repeatable(seed):
         envs = {task: make_env(made, seed) for task, made in plan.tasks.items()}
         for env in envs.values():
@@ -493,8 +511,14 @@ def diagnose(path: str | os.PathLike[str], *, steps: int | None = None, seed: in
         try:
             return str(interference(*(tabulate(env, seed=seed) for env in envs.values())))
         except (OwlTypeError, OwlValueError) as error:
-            why = str(error).partition(";")[0]
+            why = " ".join(str(error).partition(";")[0].split())
         learned: Any = Wrapped("owl").start(plan.make_model, next(iter(envs.values())), seed)
+        if list(learned.owl.learner.networks) != ["q"]:
+            raise OwlTypeError(
+                f"diagnose: the tasks cannot be tabulated ({why}), and the model has the networks "
+                f"{', '.join(learned.owl.learner.networks)}; expected a Q-network (discrete actions), "
+                "whose heads can be compared: with others, compare the methods bare, alone and owl"
+            )
         for task, env in envs.items():
             learned.train(task, env, plan.steps[task])
         owl = learned.owl

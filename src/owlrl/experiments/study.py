@@ -374,7 +374,7 @@ class Study:
             if unknown - low < KEPT * (final - low):
                 share, steps = (self._found(method, name, task) for name in ("found", "steps"))
                 sought = "not sought" if share is None else f"found in {100 * share:.0f} % of episodes"
-                sought += "" if steps is None else f", after {steps:.1f} steps"
+                sought += f", after {steps:.1f} steps" if share and steps is not None else ""
                 why = f"{_value(final)} with the task given, {_value(unknown)} unknown; {sought}"
                 return Verdict(method, task, "not recognised", why)
         return Verdict(method, task, "fine", f"{_value(final)} at the end, {_value(after)} right after it")
