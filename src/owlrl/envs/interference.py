@@ -330,8 +330,9 @@ def _observations(rows: Any) -> tuple[torch.Tensor, FloatArray]:
             found = torch.as_tensor(np.asarray(rows))
         except (TypeError, ValueError) as error:  # rows of tuples, say
             raise OwlTypeError(
-                f"estimate_interference: rows is a {type(rows).__name__}, which is no array of observations ({error}); "
-                "expected Transitions, e.g. owl.memory[task].rows() for each task, or observations"
+                f"estimate_interference: rows is a {type(rows).__name__}, which is no array of observations "
+                f"({error}); expected Transitions, e.g. owl.memory[task].rows() for each task, "
+                "or observations"
             ) from error
         weight = torch.ones(len(found) if found.ndim else 0)
     if found.ndim < 2 or not len(found):
