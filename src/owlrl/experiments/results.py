@@ -167,8 +167,8 @@ class Trial:
     def select(self, kind: str, **values: object) -> list[Row]:
         """The rows of a kind whose fields have the given values."""
         found = self._by_kind.get(kind, [])
-        if "visit" in values:
-            found = self._by_visit.get((kind, values.pop("visit")), [])
+        if isinstance(visit := values.get("visit"), int):
+            found = self._by_visit.get((kind, visit), [])
         for name, value in values.items():
             found = [row for row in found if row.get(name) == value]
         return list(found)
@@ -181,10 +181,11 @@ class Trial:
         return found
 
     @cached_property
-    def _by_visit(self) -> dict[tuple[str, object], list[Row]]:
-        found: dict[tuple[str, object], list[Row]] = {}
+    def _by_visit(self) -> dict[tuple[str, int], list[Row]]:
+        found: dict[tuple[str, int], list[Row]] = {}
         for row in self.rows:
-            found.setdefault((row["kind"], row.get("visit")), []).append(row)
+            if isinstance(row.get("visit"), int):  # in a damaged file it may be anything
+                found.setdefault((row["kind"], row["visit"]), []).append(row)
         return found
 
     @property
