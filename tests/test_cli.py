@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import cache
 from inspect import signature
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,6 +26,7 @@ import owlrl_command
 from owlrl import cli
 from owlrl.checkpoint import load_state, save_state
 from owlrl.cli import main
+from owlrl.envs import tabulate, task_sets
 from owlrl.errors import OwlValueError
 from owlrl.experiments import (
     METHODS,
@@ -58,6 +60,15 @@ def refused(capsys, *arguments: str) -> str:
     assert out == ""
     assert err.startswith("owlrl: ") and err.count("\n") == 1
     return err
+
+
+@pytest.fixture(autouse=True, scope="module")
+def briefly_verified_tables():
+    """Tables are compared with their environments in `tests/envs`; here a few steps of it suffice."""
+    usual = task_sets._table
+    task_sets._table = cache(lambda spec: tabulate(spec(disable_env_checker=True), verify_steps=50))
+    yield
+    task_sets._table = usual
 
 
 @pytest.fixture(scope="module")
