@@ -138,6 +138,20 @@ def test_young_task_that_was_known_is_merged(odd):
     assert [name for _, name in found[1]] == ["task 0"] and "task 9" not in known
 
 
+def test_task_that_knows_few_of_the_rows_gets_time():
+    """The first rows after a change are in states that their task hardly knows: a few more tell."""
+    finder = ChangeFinder(Contradiction())
+    known, later = ball(3, 8000, seed=1), ball(3, 4000, seed=3)
+    finder.detector.learn("now", History().follow(ball(0, 4000)))
+    finder.detector.learn("right", History().follow(known[known.observation[:, 0] > 0]))
+    finder.enter("now", new=False)
+    at_right = later.observation[:, 0] > 0
+    right, left = later[at_right], later[~at_right]
+    pieces = [left[:40], right[:8], left[40:80], right[8:16], right[16:400]]
+    _, found = follow([ball(0, 512, seed=2), *pieces], finder=finder, batch=32)
+    assert [name for piece in found for _, name in piece] == ["right"]
+
+
 def test_slow_drift_opens_few_tasks():
     pieces = [ball(g, 200, seed=k) for k, g in enumerate(np.linspace(0, 3, 40))]
     finder, _ = follow(pieces)

@@ -204,11 +204,11 @@ class ChangeFinder:
         if len(self.detector.tasks) < 2 or not model.mature or model.doubt > 2.0:
             return None
         rows = Steps.joined(piece for piece, _ in self._recent)
-        to = self._fitting(rows, np.ones(count, np.bool_), 3 * count // 4)[:1]
-        if not to:
+        fitting, _ = self._fitting(rows, np.ones(count, np.bool_), 3 * count // 4)
+        if not fitting:
             return None
         self._hold(rows)
-        return Change(to[0], count, float(1.0 - np.exp(-self.detector.threshold)))
+        return Change(fitting[0], count, float(1.0 - np.exp(-self.detector.threshold)))
 
     def _release(self) -> None:
         """Learn the rows that are beyond suspicion."""
@@ -239,8 +239,8 @@ class ChangeFinder:
         agreed = np.flatnonzero((said.comparable & ~said.contradicts)[:first])
         later = int(agreed[-1]) + 1 if len(agreed) else 0  # rows that were still the current task's
         begun += later
-        fitting = self._fitting(held[begun:], said.contradicts[later:], LEAST)
-        if len(fitting) > 1 and len(held) - begun < PATIENCE:
+        fitting, perhaps = self._fitting(held[begun:], said.contradicts[later:], LEAST)
+        if (len(fitting) > 1 or (perhaps and not fitting)) and len(held) - begun < PATIENCE:
             self._alarm = begun - later, total
             return None  # more rows will tell; those that are held stay so
         self._alarm = None
@@ -248,59 +248,79 @@ class ChangeFinder:
             self._learn(held[:begun], self.detector.judge(self.task, held[:begun]))
         to = fitting[0] if fitting else None
         self._hold(held[begun:])
+        if said.which is None and self._evidence(self.detector.judge(self.task, held[begun:])) <= 0:
+            self._sums = Sums()  # the rows before, or those after the alarm, explain what was unknown
+            self._sums.add(self._held[0][1], np.inf)
+            return None
         if to is None and not self.detector.open(self.task).mature:
             self._held, self._sums = [], Sums()
             self._learn(held[begun:], self.detector.judge(self.task, held[begun:]))
             return None
+        if self._young and to in self._explaining(self._young):
+            self._hold(Steps.joined([*self._young, held[begun:]]))
+            return Change(to, self.held, 1.0, merged=True)
         return Change(to, len(held) - begun, float(1.0 - np.exp(-total)))
 
     def _hold(self, steps: Steps) -> None:
         """Hold these rows alone."""
         self._held = [(steps, Judgement.silent(len(steps)))]
 
-    def _fitting(self, steps: Steps, wrong: np.ndarray, least: int, *, whole: bool = False) -> list[str]:
+    def _evidence(self, said: Judgement) -> float:
+        """The evidence that steps are not of the task that was judged, in parts of what is enough for that.
+
+        With neighbours the evidence in total counts, and not where it rises most: in places that a task
+        hardly knows, steps contradict it together.
+        """
+        if said.which is None:
+            return float(said.evidence.sum(1).max() / (self.detector.threshold / 2))
+        many = said.contradicts.sum() > CONTRADICTED * said.comparable.sum()
+        return float(many or Sums().add(said, self.detector.threshold / 2) is not None)
+
+    def _fitting(self, steps: Steps, wrong: np.ndarray, least: int) -> tuple[list[str], bool]:
         """The tasks that explain steps which contradict the current one at ``wrong``, the best first.
 
-        If the steps are one task's as a ``whole``, the evidence in total counts, and not where it rises most:
-        in places that a task hardly knows, steps contradict it together.
+        And whether there are others that explain some of them, and know too little to tell.
         """
         found: list[tuple[int, str]] = []
+        perhaps = False
         for task in self.detector.tasks:
             if task == self.task:
                 continue
             said = self.detector.judge(task, steps)
             comparable, against = int(said.comparable.sum()), int(said.contradicts.sum())
             explained = said.comparable & ~said.contradicts & wrong
-            if comparable < min(least, len(steps)) or against > CONTRADICTED * comparable:
-                continue
-            if 2 * explained.sum() < wrong.sum():
-                continue
-            if (
-                said.evidence.sum(1).max() > 0
-                if whole
-                else Sums().add(said, self.detector.threshold / 2) is not None
-            ):
+            evidence = self._evidence(said)
+            if evidence >= 1 or not explained.any():
                 continue
             if task in self._left and (self.age < SOON if self._young is None else len(self._left) > 1):
                 continue  # what led away from it is not to be forgotten
+            if evidence > 0 or comparable < min(least, len(steps)) or 2 * explained.sum() < wrong.sum():
+                perhaps = True
+                continue
             found.append((comparable - 2 * against, task))
-        return [task for _, task in sorted(found, key=lambda each: -each[0])]
+        return [task for _, task in sorted(found, key=lambda each: -each[0])], perhaps
 
     def _merge(self) -> Change | None:
         """A task on probation that is a known one after all; tested four times, without suspicion."""
         young = self._young or []
         count = sum(map(len, young))
+        if count >= 2 * PROBATION:
+            self._young = None
         if count < self._tested + PROBATION // 4 or self._sums.values.any():
             return None
         self._tested = count
-        steps = Steps.joined(young)
-        to = self._fitting(steps, np.ones(count, np.bool_), count // 2, whole=True)
+        known = self._explaining(young)
         if count >= PROBATION:
             self._young = None
-        if not to:
+        if not known:
             return None
-        self._hold(Steps.joined([steps, *(piece for piece, _ in self._held)]))
-        return Change(to[0], self.held, 1.0, merged=True)
+        self._hold(Steps.joined([*young, *(piece for piece, _ in self._held)]))
+        return Change(known[0], self.held, 1.0, merged=True)
+
+    def _explaining(self, young: list[Steps]) -> list[str]:
+        """Known tasks that explain all rows of the one on probation, the best first."""
+        steps = Steps.joined(young)
+        return self._fitting(steps, np.ones(len(steps), np.bool_), len(steps) // 2)[0]
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to continue."""
@@ -368,7 +388,8 @@ class Familiarity:
     def __init__(self, detector: Detector, tasks: Sequence[str]) -> None:
         self.detector = detector
         self.tasks = list(tasks)
-        self._unknown = [detector.open(task).unknown for task in self.tasks]
+        models = [detector.open(task) for task in self.tasks]
+        self._unknown, self._doubt = [m.unknown for m in models], [m.doubt for m in models]
         self.reset(1)
 
     def reset(self, num_envs: int, mask: np.ndarray | None = None) -> None:
@@ -385,9 +406,9 @@ class Familiarity:
         if not len(env):
             return
         steps = self._history.follow(rows[torch.from_numpy(env)])
-        for sums, task, usual in zip(self._sums, self.tasks, self._unknown, strict=True):
+        for sums, task, usual, doubt in zip(self._sums, self.tasks, self._unknown, self._doubt, strict=True):
             said = self.detector.judge(task, steps)
-            sums[0, env] = np.maximum(0.0, sums[0, env] + said.evidence[0])
+            sums[0, env] = np.maximum(0.0, sums[0, env] + said.evidence[0] / doubt)
             if said.strange is not None:
                 rate = np.full(len(env), usual)
                 evidence = log_ratio(said.strange, rate, changed=ELSEWHERE, most=MOST_STRANGE)
