@@ -218,7 +218,9 @@ class AgentSAC(Agent):
     actions = BOX
 
     def new_agent(self, env: Any) -> Any:
-        config = SACConfig(learning_starts=10, batch_size=8, buffer_size=500)
+        config = SACConfig(
+            learning_starts=10, batch_size=8, buffer_size=500, actor_hidden=(16, 16), critic_hidden=(16, 16)
+        )
         return learners.SAC(env, config=config, seed=0, device="cpu")
 
 

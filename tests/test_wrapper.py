@@ -1150,6 +1150,8 @@ for enter in (lambda: owl.task("b"), lambda: owl.stream(), lambda: owl.use("a"))
         break
     if os.waitpid(child, 0)[1]:
         sys.exit("an interpreter failed at its end")
+else:
+    os._exit(0)  # it is the children's ends that matter
 """
 
 
