@@ -1,6 +1,6 @@
 """The example notebooks run, at small size; they are their paired scripts, with outputs of the same kinds.
 
-The quickest two are executed in the default run, all others by ``make slow``. Of all of them the default run
+The quickest one is executed in the default run, all others by ``make slow``. Of all of them the default run
 looks at the stored outputs, and at what their code imports from owlrl and how it is called.
 """
 
@@ -22,7 +22,7 @@ from scripts.notebooks import kinds
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 NOTEBOOKS = sorted(EXAMPLES.glob("*.ipynb"))
-QUICK = {"02_wrap_your_dqn", "04_continuous_control"}
+QUICK = {"02_wrap_your_dqn"}
 EXECUTED = [
     pytest.param(path, id=path.stem, marks=[] if path.stem in QUICK else pytest.mark.slow)
     for path in NOTEBOOKS

@@ -137,7 +137,12 @@ def without_versions(tree):
     return {name: without_versions(value) for name, value in tree.items() if name != "version"}
 
 
-@pytest.mark.parametrize("name", RUNS)
+SLOW = {"full-rehearsal", "owl-dropout-0.1"}  # whose states are those of others
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in RUNS]
+)
 def test_a_killed_run_goes_on_as_if_nothing_had_been(name, tmp_path):
     """Killed again and again, it ends where one ends that was left alone, to the last bit."""
     run, path = RUNS[name], tmp_path / "run.part"

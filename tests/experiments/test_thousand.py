@@ -76,7 +76,7 @@ def whole_run(method: str) -> Trial:
     return do_run(trial)
 
 
-@pytest.mark.parametrize("method", ["owl", "frozen trunk", "bare"])
+@pytest.mark.parametrize("method", ["owl", "bare", pytest.param("frozen trunk", marks=pytest.mark.slow)])
 def test_an_interrupted_run_goes_on_and_ends_with_the_same_scores(method: str, tmp_path: Path) -> None:
     (trial,) = trials(methods=[method])
     whole = whole_run(method)

@@ -86,7 +86,7 @@ def test_the_first_task_is_the_bare_learners_bit_for_bit(kind):
 
 
 # What keeps a state of its own sort; `make slow` has every method with every learner.
-CASES = [("own DQN", name) for name in ("bare", "alone", "one head with rehearsal", "owl", "paper")]
+CASES = [("own DQN", name) for name in ("bare", "alone", "one head with rehearsal", "owl")]
 CASES += [("SB3 DQN", name) for name in ("one head with history", "owl")]
 CASES += [("SB3 SAC, normalized", "owl"), ("own DQN, several", "bare")]
 SLOW = [(kind, name) for kind in KINDS for name in BUILT_IN if (kind, name) not in CASES]
