@@ -1,7 +1,7 @@
 """The code in the README and in the documentation's pages runs as it stands there.
 
-In the default run a `learn` of 10,000 steps or more is a shorter one, and so is the README's SAC; ``make slow``
-runs the pages that have one as they stand.
+In the default run a `learn` of 10,000 steps or more is a shorter one, and so is the README's SAC;
+``make slow`` runs the pages that have one as they stand.
 """
 
 from __future__ import annotations
