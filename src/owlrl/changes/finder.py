@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -204,7 +204,9 @@ class ChangeFinder:
         if len(self.detector.tasks) < 2 or not model.mature or model.doubt > 2.0:
             return None
         rows = Steps.joined(piece for piece, _ in self._recent)
-        fitting, _ = self._fitting(rows, np.ones(count, np.bool_), 3 * count // 4)
+        leave_out = self._left if self.age < SOON else ()
+        everywhere, most = np.ones(count, np.bool_), 3 * count // 4
+        fitting, _ = self._fitting(rows, everywhere, most, leave_out=leave_out)
         if not fitting:
             return None
         self._hold(rows)
@@ -239,7 +241,11 @@ class ChangeFinder:
         agreed = np.flatnonzero((said.comparable & ~said.contradicts)[:first])
         later = int(agreed[-1]) + 1 if len(agreed) else 0  # rows that were still the current task's
         begun += later
-        fitting, perhaps = self._fitting(held[begun:], said.contradicts[later:], LEAST)
+        # what led away from a task is not to be forgotten at once
+        soon = self.age < SOON if self._young is None else len(self._left) > 1
+        leave_out = self._left if soon else ()
+        wrong = said.contradicts[later:]
+        fitting, perhaps = self._fitting(held[begun:], wrong, LEAST, leave_out=leave_out)
         if (len(fitting) > 1 or (perhaps and not fitting)) and len(held) - begun < PATIENCE:
             self._alarm = begun - later, total
             return None  # more rows will tell; those that are held stay so
@@ -256,7 +262,7 @@ class ChangeFinder:
             self._held, self._sums = [], Sums()
             self._learn(held[begun:], self.detector.judge(self.task, held[begun:]))
             return None
-        if self._young and to in self._explaining(self._young):
+        if to is not None and self._young and self._known_after_all(self._young) == to:
             self._hold(Steps.joined([*self._young, held[begun:]]))
             return Change(to, self.held, 1.0, merged=True)
         return Change(to, len(held) - begun, float(1.0 - np.exp(-total)))
@@ -265,18 +271,26 @@ class ChangeFinder:
         """Hold these rows alone."""
         self._held = [(steps, Judgement.silent(len(steps)))]
 
-    def _evidence(self, said: Judgement) -> float:
+    def _evidence(self, said: Judgement, *, whole: bool = False) -> float:
         """The evidence that steps are not of the task that was judged, in parts of what is enough for that.
 
-        With neighbours the evidence in total counts, and not where it rises most: in places that a task
-        hardly knows, steps contradict it together.
+        With neighbours, and if the steps are of one task as a ``whole``, the evidence in total counts, and
+        not where it rises most: in places that a task hardly knows, steps contradict it together.
         """
-        if said.which is None:
+        if said.which is None or whole:
             return float(said.evidence.sum(1).max() / (self.detector.threshold / 2))
         many = said.contradicts.sum() > CONTRADICTED * said.comparable.sum()
         return float(many or Sums().add(said, self.detector.threshold / 2) is not None)
 
-    def _fitting(self, steps: Steps, wrong: np.ndarray, least: int) -> tuple[list[str], bool]:
+    def _fitting(
+        self,
+        steps: Steps,
+        wrong: np.ndarray,
+        least: int,
+        *,
+        leave_out: Collection[str] = (),
+        whole: bool = False,
+    ) -> tuple[list[str], bool]:
         """The tasks that explain steps which contradict the current one at ``wrong``, the best first.
 
         And whether there are others that explain some of them, and know too little to tell.
@@ -289,11 +303,11 @@ class ChangeFinder:
             said = self.detector.judge(task, steps)
             comparable, against = int(said.comparable.sum()), int(said.contradicts.sum())
             explained = said.comparable & ~said.contradicts & wrong
-            evidence = self._evidence(said)
+            evidence = self._evidence(said, whole=whole)
             if evidence >= 1 or not explained.any():
                 continue
-            if task in self._left and (self.age < SOON if self._young is None else len(self._left) > 1):
-                continue  # what led away from it is not to be forgotten
+            if task in leave_out:
+                continue
             if evidence > 0 or comparable < min(least, len(steps)) or 2 * explained.sum() < wrong.sum():
                 perhaps = True
                 continue
@@ -309,18 +323,20 @@ class ChangeFinder:
         if count < self._tested + PROBATION // 4 or self._sums.values.any():
             return None
         self._tested = count
-        known = self._explaining(young)
+        known = self._known_after_all(young)
         if count >= PROBATION:
             self._young = None
-        if not known:
+        if known is None:
             return None
         self._hold(Steps.joined([*young, *(piece for piece, _ in self._held)]))
-        return Change(known[0], self.held, 1.0, merged=True)
+        return Change(known, self.held, 1.0, merged=True)
 
-    def _explaining(self, young: list[Steps]) -> list[str]:
-        """Known tasks that explain all rows of the one on probation, the best first."""
+    def _known_after_all(self, young: list[Steps]) -> str | None:
+        """The known task that explains all rows of the one on probation, if there is just one."""
         steps = Steps.joined(young)
-        return self._fitting(steps, np.ones(len(steps), np.bool_), len(steps) // 2)[0]
+        everywhere, most = np.ones(len(steps), np.bool_), len(steps) // 2
+        fitting, perhaps = self._fitting(steps, everywhere, most, whole=True)
+        return fitting[0] if len(fitting) == 1 and not perhaps else None
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to continue."""
