@@ -6,6 +6,7 @@ import csv
 import inspect
 import io
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -81,6 +82,11 @@ def test_scores_and_matrix():
     np.testing.assert_array_equal(study.matrix("owl, mine_1"), [[10.0, np.nan], [9.0, 11.0]])
     with pytest.raises(OwlValueError, match="method is 'none'; expected one of bare"):
         study.scores("none")
+    for ask in (study.scores, study.after_each):
+        with pytest.raises(OwlValueError, match="mode is 'given'; expected one of unknown for 'bare'"):
+            ask("bare", mode="given")
+    with pytest.raises(OwlValueError, match="when is 'last'; expected 'right after' or 'final'"):
+        study.scores("bare", when="last")
 
 
 def test_forgetting_transfer_and_estimates():
@@ -138,6 +144,40 @@ def test_seeds_that_learn_unequally_well_have_learned(scores, learned):
     assert sum(study.learned_in("alone", "left")) == learned
     verdict = study.verdicts()[0]
     assert verdict.cause == ("fine" if learned else "the learner did not learn it")
+
+
+def test_a_reference_below_random_actions_has_not_learned():
+    """One of two seeds learns, and the mean of both is below random actions."""
+    own = [
+        trial(name, s, [[x, None], [x, 11.0]], modes=("given",))
+        for name in ("alone", "mine")
+        for s, x in enumerate((10.0, -20.0))
+    ]
+    said = Study([*own, *map(reference, range(2))]).verdicts()
+    for verdict in (each for each in said if each.task == "left"):
+        assert verdict.cause == "the learner did not learn it"
+        assert verdict.why.endswith("learned in 1 of 2 seeds")
+
+
+def test_other_sets_and_successes_are_shown():
+    settings = {**SETTINGS, "measure": "success", "unseen": {"far": ["up"]}}
+    made = [replace(each, settings=settings) for each in whole().trials]
+    for each in made:
+        each.rows.extend(
+            {"kind": "score", "visit": 1, "set": "far", "task": "up", "mode": mode, "mean_return": 7.0}
+            for mode in each.modes
+        )
+        for row in each.rows:
+            if row["kind"] in ("score", "curve"):
+                row["success"] = 0.25 if row.get("set") else 0.5
+    study = Study(made)
+    assert study.table().startswith("Shares of episodes with success")
+    (line,) = (line for line in study.notes() if "never trained" in line)
+    assert line.startswith("far, never trained: random actions 0.25; bare 0.25; alone 0.25")
+    rows = list(csv.DictReader(io.StringIO(study.to_csv())))
+    assert {(row["set"], row["success"]) for row in rows} == {("", "0.5"), ("far", "0.25")}
+    plain = next(csv.DictReader(io.StringIO(whole().to_csv())))
+    assert "set" not in plain and "success" not in plain
 
 
 def test_a_task_that_is_never_found_has_no_steps():

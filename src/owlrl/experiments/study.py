@@ -10,11 +10,12 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
 
+from owlrl._arguments import Arguments
 from owlrl.checkpoint import write_atomically
 from owlrl.errors import OwlStateError, OwlValueError
 from owlrl.experiments import _html
@@ -117,12 +118,15 @@ class Study:
 
     def scores(self, method: str, *, when: When = "final", mode: str | None = None) -> FloatArray:
         """Mean returns (seeds, tasks); NaN where the method cannot act in a task."""
-        chosen = mode or self.modes(method)[0]
+        arguments = Arguments("Study.scores")
+        arguments.choice("when", when, get_args(When))
+        arguments.check()
+        chosen = self._mode(method, mode)
         return np.array([trial.scores(when, chosen) for trial in self._of(method)], dtype=np.float64)
 
     def after_each(self, method: str, *, mode: str | None = None) -> FloatArray:
         """Scores (seeds, visits, tasks) after each visit; NaN where the method cannot act in a task yet."""
-        chosen = mode or self.modes(method)[0]
+        chosen = self._mode(method, mode)
         trials = self._of(method)
         found = np.full((len(trials), len(self.visits), len(self.tasks)), np.nan)
         for k, trial in enumerate(trials):
@@ -205,8 +209,9 @@ class Study:
         settings = self.trials[0].settings
         again = f", {count(settings['rounds'], 'round')}" if settings.get("rounds", 1) > 1 else ""
         again = f", {count(len(settings['order']), 'visit')}" if "order" in settings else again
+        what = "Returns" if self.trials[0].measure == "mean_return" else "Shares of episodes with success"
         text = (
-            f"Returns at the end of all training ({_steps(settings['steps'])} steps per task{again}), mean "
+            f"{what} at the end of all training ({_steps(settings['steps'])} steps per task{again}), mean "
             f"over seeds of {count(settings.get('eval_episodes', 0), 'episode')} each; mean over tasks: "
             "interquartile mean over seeds [95 % stratified bootstrap], and the worst seed. Forgetting (of a "
             "return) and forward transfer as in Continual World. Found: episodes that end with the right "
@@ -215,10 +220,23 @@ class Study:
         return f"{text}\n\n{table(header, rows)}"
 
     def notes(self) -> list[str]:
-        """The study's note, a line that describes each method, and one per failed trial."""
+        """The study's note, a line per method, per set that is never trained in, and per failed trial."""
         about = {t.method: t.about for t in self.trials if t.about}
         lines = [self.note] * bool(self.note) + [f"{method}: {text}" for method, text in about.items()]
+        lines += [self._unseen(label) for label in self.trials[0].settings.get("unseen", {})]
         return lines + [f"{method}, seed {seed} failed: {text}" for method, seed, text in self.errors]
+
+    def _unseen(self, label: str) -> str:
+        """Scores in a set of tasks that are never trained: means over seeds and tasks."""
+        ways = [(RANDOM.name, RANDOM.name, UNKNOWN), *self._ways()]
+        found = {
+            name: [
+                row[t.measure] for t in self.trials if t.method == of for row in t.final(mode, label=label)
+            ]
+            for name, of, mode in ways
+        }
+        means = (f"{name} {_value(float(np.mean(scores)))}" for name, scores in found.items() if scores)
+        return f"{label}, never trained: {'; '.join(means)}"
 
     def figure(self) -> Figure:
         """Scores after each visit: a panel per task, a line per method; alone and random as levels."""
@@ -250,7 +268,9 @@ class Study:
 
     def to_csv(self, path: str | os.PathLike[str] | None = None) -> str:
         """All scores as CSV, a line per evaluation; written to ``path`` if it is given."""
-        names = ("visit", "after", "task", "mode", "mean_return", "found", "steps")
+        names: tuple[str, ...] = ("visit", "after", "task", "mode", "mean_return", "found", "steps")
+        rows = [row for trial in self.trials for row in trial.select("score")]
+        names += tuple(name for name in ("success", "set") if any(name in row for row in rows))
         file = io.StringIO()
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["method", "seed", *names])
@@ -282,6 +302,13 @@ class Study:
         if not found:
             raise OwlValueError(f"Study: method is {method!r}; expected one of {', '.join(self.methods)}")
         return found
+
+    def _mode(self, method: str, mode: str | None) -> str:
+        """A way in which a method can act; the first one if none is given."""
+        known = self.modes(method)
+        if mode is not None and mode not in known:
+            raise OwlValueError(f"Study: mode is {mode!r}; expected one of {', '.join(known)} for {method!r}")
+        return known[0] if mode is None else mode
 
     @property
     def visits(self) -> list[str]:
@@ -320,9 +347,10 @@ class Study:
         return float(self.scores(method, when=when, mode=mode)[:, self.tasks.index(task)].mean())
 
     def _clear(self, method: str, task: str) -> bool:
-        """Whether a method has learned a task in at least half of its seeds (see `learned_in`)."""
+        """Whether at least half of the seeds learned a task (see `learned_in`), and their mean shows it."""
         learned = self.learned_in(method, task)
-        return 2 * sum(learned) >= len(learned)
+        above = self._mean(method, task, when="right after") > self._mean(RANDOM.name, task)
+        return above and 2 * sum(learned) >= len(learned)
 
     def learned_in(self, method: str, task: str) -> list[bool]:
         """Of each seed: is it right after the task clearly better than random actions and than untrained?
