@@ -99,3 +99,11 @@ def test_a_study_tells_what_runs(monkeypatch, capsys):
     assert time.monotonic() - begun < 30
     assert any(text.startswith("bare, seed 1: plain (1 of 2)") for text in bar.shown)
     assert "compare: 1 of 2 runs done, about" in capsys.readouterr().err
+
+
+def test_the_first_run_that_ends_is_told_once(tmp_path, capsys):
+    clock = Clock({"a": ("bare", 100), "b": ("bare", 100)}, 1, tmp_path, Bar(), print, first=1e9)
+    clock.done("a", 5.0)
+    assert capsys.readouterr().out == "compare: 1 of 2 runs done, about 5 s to go\n"
+    clock.done("random actions", 1.0)  # takes no time, so that it is none of those that are counted
+    assert capsys.readouterr().out == ""
