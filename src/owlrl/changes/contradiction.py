@@ -16,9 +16,9 @@ from owlrl.memory._reservoir import majority_vote
 __all__ = ["Contradiction"]
 
 TRIAL = 128  # steps after which it is known whether observations repeat exactly
-MATURE = 1024  # steps after which so much is known that what contradicts it is another task
+MATURE = 1024  # steps after which neighbours are near enough to trust what they say
 YOUNG = 4096  # steps in which places that look alike may still be met for the first time
-KNOWN = 0.05  # or, where observations repeat exactly, when fewer of the next steps are unknown
+KNOWN = 0.01  # share of steps that are unknown below which hardly any are left
 AGAIN = 0.3  # share of the steps of the trial that must come again for that
 RARE = 0.1  # at most this share of steps are events, if events are counted by themselves
 
@@ -74,8 +74,9 @@ class ContradictionModel:
 
     @property
     def mature(self) -> bool:
-        repeats = isinstance(self.index, ExactIndex) and self.index.unknown < KNOWN
-        return repeats or self.seen >= MATURE
+        if isinstance(self.index, ExactIndex):
+            return self.seen >= YOUNG or self.index.unknown < KNOWN
+        return self.seen >= MATURE
 
     @property
     def doubt(self) -> float:
