@@ -8,9 +8,10 @@ import torch
 
 from owlrl import OwlWrapper
 from owlrl.changes import ChangeFinder, Contradiction, Familiarity, History
+from owlrl.envs import task_set
 from owlrl.errors import OwlError
 from owlrl.types import Transitions
-from tests.changes.worlds import ball, ring
+from tests.changes.worlds import ball, ring, walk
 from tests.test_stream import Line, small_dqn
 
 
@@ -150,6 +151,14 @@ def test_task_that_knows_few_of_the_rows_gets_time():
     pieces = [left[:40], right[:8], left[40:80], right[8:16], right[16:400]]
     _, found = follow([ball(0, 512, seed=2), *pieces], finder=finder, batch=32)
     assert [name for piece in found for _, name in piece] == ["right"]
+
+
+@pytest.mark.parametrize("seed", [0, 2])
+def test_views_that_look_alike_open_no_second_task(seed):
+    """In a level that is hardly known yet, the same view is met in places where it leads elsewhere."""
+    tables = [spec.table() for spec in task_set("SC5").values()]
+    finder, _ = follow([walk(table, 6400, seed=10 * seed + k) for k, table in enumerate(tables)], batch=32)
+    assert len(finder.detector.tasks) == len(tables)
 
 
 def test_slow_drift_opens_few_tasks():

@@ -1,10 +1,12 @@
-"""Small worlds whose rows can be made by the thousand: a ring of cells, and a ball on a spring."""
+"""Small worlds whose rows can be made by the thousand: a ring of cells, a ball on a spring, walks in grids."""
 
 from __future__ import annotations
 
 import numpy as np
 import torch
 
+from owlrl.acting.episodes import Stepper
+from owlrl.envs import TabulatedVectorEnv
 from owlrl.types import Transitions
 
 
@@ -40,6 +42,19 @@ def ball(gravity, count, *, seed=0, target=0.0, push=lambda rng, x, v, t: rng.un
         if step % 50 == 49:
             x, v = rng.uniform(-2, 2), rng.uniform(-1, 1)
     return _transitions(rows, np.float32)
+
+
+def walk(table, count, *, seed=0, copies=32):
+    """A walk of many copies side by side in a grid, forward more often than not."""
+    rng = np.random.default_rng(seed)
+    stepper, rows = Stepper(TabulatedVectorEnv(table, copies), seed=seed), []
+    for _ in range(count // copies):
+        step = stepper.step(rng.choice(table.num_actions, size=copies, p=[0.2, 0.2, 0.6]))
+        rows.append((step.observation, step.action, step.reward, step.next_observation, step.terminated))
+    columns = [torch.from_numpy(np.concatenate(column)) for column in zip(*rows, strict=True)]
+    columns[2] = columns[2].float()
+    env = torch.arange(copies).repeat(count // copies)
+    return Transitions(*columns, torch.ones(len(env)), env=env)
 
 
 def _apart(cell, goal, cells):
