@@ -153,11 +153,10 @@ def test_task_that_knows_few_of_the_rows_gets_time():
     assert [name for piece in found for _, name in piece] == ["right"]
 
 
-@pytest.mark.parametrize("seed", [0, 2])
-def test_views_that_look_alike_open_no_second_task(seed):
+def test_views_that_look_alike_open_no_second_task():
     """In a level that is hardly known yet, the same view is met in places where it leads elsewhere."""
     tables = [spec.table() for spec in task_set("SC5").values()]
-    finder, _ = follow([walk(table, 6400, seed=10 * seed + k) for k, table in enumerate(tables)], batch=32)
+    finder, _ = follow([walk(table, 6400, seed=k) for k, table in enumerate(tables)], batch=32)
     assert len(finder.detector.tasks) == len(tables)
 
 

@@ -1,4 +1,4 @@
-"""Small worlds whose rows can be made by the thousand: a ring of cells, a ball on a spring, walks in grids."""
+"""Small worlds whose rows can be made by the thousand: a ring, a ball on a spring, walks in grids."""
 
 from __future__ import annotations
 
