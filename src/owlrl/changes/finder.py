@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -204,9 +204,7 @@ class ChangeFinder:
         if len(self.detector.tasks) < 2 or not model.mature or model.doubt > 2.0:
             return None
         rows = Steps.joined(piece for piece, _ in self._recent)
-        leave_out = self._left if self.age < SOON else ()
-        everywhere, most = np.ones(count, np.bool_), 3 * count // 4
-        fitting, _ = self._fitting(rows, everywhere, most, leave_out=leave_out)
+        fitting, _ = self._fitting(rows, np.ones(count, np.bool_), 3 * count // 4)
         if not fitting:
             return None
         self._hold(rows)
@@ -241,11 +239,7 @@ class ChangeFinder:
         agreed = np.flatnonzero((said.comparable & ~said.contradicts)[:first])
         later = int(agreed[-1]) + 1 if len(agreed) else 0  # rows that were still the current task's
         begun += later
-        # what led away from a task is not to be forgotten at once
-        soon = self.age < SOON if self._young is None else len(self._left) > 1
-        leave_out = self._left if soon else ()
-        wrong = said.contradicts[later:]
-        fitting, perhaps = self._fitting(held[begun:], wrong, LEAST, leave_out=leave_out)
+        fitting, perhaps = self._fitting(held[begun:], said.contradicts[later:], LEAST)
         if (len(fitting) > 1 or (perhaps and not fitting)) and len(held) - begun < PATIENCE:
             self._alarm = begun - later, total
             return None  # more rows will tell; those that are held stay so
@@ -254,7 +248,8 @@ class ChangeFinder:
             self._learn(held[:begun], self.detector.judge(self.task, held[:begun]))
         to = fitting[0] if fitting else None
         self._hold(held[begun:])
-        if said.which is None and self._evidence(self.detector.judge(self.task, held[begun:])) <= 0:
+        near = said.which is None
+        if near and self._evidence(self.detector.judge(self.task, held[begun:])) <= 0:
             self._sums = Sums()  # the rows before, or those after the alarm, explain what was unknown
             self._sums.add(self._held[0][1], np.inf)
             return None
@@ -262,7 +257,7 @@ class ChangeFinder:
             self._held, self._sums = [], Sums()
             self._learn(held[begun:], self.detector.judge(self.task, held[begun:]))
             return None
-        if to is not None and self._young and self._known_after_all(self._young) == to:
+        if near and to is not None and self._young and self._known_after_all(self._young) == to:
             self._hold(Steps.joined([*self._young, held[begun:]]))
             return Change(to, self.held, 1.0, merged=True)
         return Change(to, len(held) - begun, float(1.0 - np.exp(-total)))
@@ -283,13 +278,7 @@ class ChangeFinder:
         return float(many or Sums().add(said, self.detector.threshold / 2) is not None)
 
     def _fitting(
-        self,
-        steps: Steps,
-        wrong: np.ndarray,
-        least: int,
-        *,
-        leave_out: Collection[str] = (),
-        whole: bool = False,
+        self, steps: Steps, wrong: np.ndarray, least: int, *, whole: bool = False
     ) -> tuple[list[str], bool]:
         """The tasks that explain steps which contradict the current one at ``wrong``, the best first.
 
@@ -297,6 +286,7 @@ class ChangeFinder:
         """
         found: list[tuple[int, str]] = []
         perhaps = False
+        soon = self.age < SOON if self._young is None else len(self._left) > 1
         for task in self.detector.tasks:
             if task == self.task:
                 continue
@@ -306,8 +296,8 @@ class ChangeFinder:
             evidence = self._evidence(said, whole=whole)
             if evidence >= 1 or not explained.any():
                 continue
-            if task in leave_out:
-                continue
+            if task in self._left and soon and said.which is not None:
+                continue  # what led away from it is not to be forgotten
             if evidence > 0 or comparable < min(least, len(steps)) or 2 * explained.sum() < wrong.sum():
                 perhaps = True
                 continue
