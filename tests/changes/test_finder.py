@@ -114,6 +114,22 @@ def test_several_copies_side_by_side_that_meet_the_same_at_once():
     assert follow([known, odd, ring(3, 500, seed=1)])[1] == [[], [], []]
 
 
+def test_rows_that_contradict_a_known_task_do_not_teach_it_otherwise():
+    """It may be entered by mistake, and then they are what tells so."""
+    finder = ChangeFinder(Contradiction())
+    finder.detector.learn("left", History().follow(ring(3, 2000)))
+    finder.enter("somewhere", new=True)
+    rows = ring(8, 64, seed=1)
+    finder.see(rows)
+
+    def contradicting():
+        return int(finder.detector.judge("left", History().follow(rows)).contradicts.sum())
+
+    before = contradicting()
+    finder.enter("left", new=False)
+    assert contradicting() == before > 0
+
+
 def test_rows_since_the_change_are_given_back():
     finder = ChangeFinder(Contradiction())
     finder.enter("task 0", new=True)

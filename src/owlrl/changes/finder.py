@@ -168,7 +168,11 @@ class ChangeFinder:
         self._young, self._tested = [] if new else None, 0
         self._sums, self._recent, self._alarm = Sums(), [], None
         for piece in steps:
-            self._learn(piece, self.detector.judge(task, piece))
+            judgement = self.detector.judge(task, piece)
+            if judgement.which is not None:  # what contradicts the task may be another's all the same
+                agreeing = np.flatnonzero(~judgement.contradicts)
+                piece, judgement = piece[agreeing], _part(judgement, agreeing)
+            self._learn(piece, judgement)
         self.age = 0
 
     def settle(self) -> None:
@@ -354,7 +358,7 @@ class ChangeFinder:
             self._sums.add(judgement, np.inf)
 
 
-def _part(judgement: Judgement, rows: slice) -> Judgement:
+def _part(judgement: Judgement, rows: slice | np.ndarray) -> Judgement:
     which = None if judgement.which is None else judgement.which[rows]
     return Judgement(
         judgement.evidence[:, rows], judgement.comparable[rows], judgement.contradicts[rows], which
