@@ -11,7 +11,7 @@ from owlrl.changes import ChangeFinder, Contradiction, Familiarity, History
 from owlrl.envs import task_set
 from owlrl.errors import OwlError
 from owlrl.types import Transitions
-from tests.changes.worlds import ball, ring, walk
+from tests.changes.worlds import ball, ring, transitions, walk
 from tests.test_stream import Line, small_dqn
 
 
@@ -47,6 +47,24 @@ def test_only_the_goal_differs():
     """Rare outcomes are counted by themselves: one row in dozens, the others agree."""
     _, found = follow([ring(p, 4000, seed=k, crumbs=False) for k, p in enumerate((3, 8, 3))])
     assert [[name for _, name in piece] for piece in found] == [[], ["task 1"], ["task 0"]]
+
+
+def test_reward_of_a_speed_among_many_numbers():
+    """Neighbours are far in many dimensions; what a trend explains of rewards is no difference."""
+
+    def robot(sign, count, seed):
+        rng = np.random.default_rng(seed)
+        state, rows = np.zeros(16), []
+        for _ in range(count):
+            action = rng.uniform(-1, 1, 6)
+            after = 0.9 * state + 0.3 * rng.normal(size=16)
+            after[0] += 0.2 * action.sum()
+            rows.append((state, action, sign * (state[0] + after[0]), after, False))
+            state = after
+        return transitions(rows, np.float32)
+
+    _, found = follow([robot(sign, 2000, seed) for seed, sign in enumerate((1, -1, 1, -1))])
+    assert [[name for _, name in piece] for piece in found] == [[], ["task 1"], ["task 0"], ["task 1"]]
 
 
 def test_continuous_changes_of_dynamics_and_of_rewards():
@@ -158,15 +176,15 @@ def test_young_task_that_was_known_is_merged(odd):
 def test_task_that_knows_few_of_the_rows_gets_time():
     """The first rows after a change are in states that their task hardly knows: a few more tell."""
     finder = ChangeFinder(Contradiction())
-    known, later = ball(3, 8000, seed=1), ball(3, 4000, seed=3)
+    known, later = ball(3, 12000, seed=1), ball(3, 6000, seed=3)
     finder.detector.learn("now", History().follow(ball(0, 4000)))
-    finder.detector.learn("right", History().follow(known[known.observation[:, 0] > 0]))
+    finder.detector.learn("upwards", History().follow(known[known.observation[:, 1] > 0.6]))
     finder.enter("now", new=False)
-    at_right = later.observation[:, 0] > 0
-    right, left = later[at_right], later[~at_right]
-    pieces = [left[:40], right[:8], left[40:80], right[8:16], right[16:400]]
+    rising = later.observation[:, 1] > 0.6
+    up, down = later[rising], later[~rising]
+    pieces = [down[:40], up[:8], down[40:80], up[8:16], up[16:400]]
     _, found = follow([ball(0, 512, seed=2), *pieces], finder=finder, batch=32)
-    assert [name for piece in found for _, name in piece] == ["right"]
+    assert [name for piece in found for _, name in piece] == ["upwards"]
 
 
 def test_views_that_look_alike_open_no_second_task():

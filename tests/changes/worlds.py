@@ -25,7 +25,7 @@ def ring(pays, count, *, seed=0, cells=12, pull=None, slip=0.0, noise=0.0, crumb
         reward = float(moved == pays) + (0.1 * (1 if closer else -1) if crumbs else 0.0)
         rows.append((cell, int(right), reward + noise * rng.normal(), moved, moved == pays))
         cell = 0 if moved == pays else moved
-    return _transitions(rows, np.int64)
+    return transitions(rows, np.int64)
 
 
 def ball(gravity, count, *, seed=0, target=0.0, push=lambda rng, x, v, t: rng.uniform(-1, 1), noise=0.0):
@@ -41,7 +41,7 @@ def ball(gravity, count, *, seed=0, target=0.0, push=lambda rng, x, v, t: rng.un
         rows.append((seen, [u], reward, (x, v), False))
         if step % 50 == 49:
             x, v = rng.uniform(-2, 2), rng.uniform(-1, 1)
-    return _transitions(rows, np.float32)
+    return transitions(rows, np.float32)
 
 
 def walk(table, count, *, seed=0, copies=32):
@@ -61,7 +61,7 @@ def _apart(cell, goal, cells):
     return min((cell - goal) % cells, (goal - cell) % cells)
 
 
-def _transitions(rows, dtype):
+def transitions(rows, dtype):
     columns = [np.array(column) for column in zip(*rows, strict=True)]
     kind = np.float32 if columns[1].dtype.kind == "f" else np.int64
     return Transitions(

@@ -11,6 +11,7 @@ import torch
 
 from owlrl._arguments import own_generator
 from owlrl.changes.base import DEPTHS, BoolArray, Detector, Judgement, Steps, log_ratio, mixed
+from owlrl.evidence.model import ridge_fit
 from owlrl.memory._reservoir import majority_vote
 
 __all__ = ["Contradiction"]
@@ -291,6 +292,9 @@ REACH = 3.0  # a step is comparable within so many typical distances of the fift
 FAR = 2.0  # and strange beyond so many times that
 SLACK = 2.0  # on how much outcomes usually differ over a distance
 USUAL = 0.97  # quantile of that
+RIDGE = 1e-3  # of the linear trend of rewards
+UNEXPLAINED = 0.1  # share of their variance that it may leave
+CAUTION = 0.25  # part of the tolerance without a trend that is left at least, since trends end somewhere
 PRIOR = 3.0  # rows that the task's own rate of contradictions counts for in a region
 MOST_NEAR_EVIDENCE = 3.0  # of one step
 GENERATOR = 0x6E6561
@@ -313,6 +317,9 @@ class NearIndex:
     discrete actions must be equal. Among its five nearest rows a step finds one whose outcome (change of the
     observation, reward, end) differs by no more than such a distance explains, or it contradicts the task.
     How often its neighbours contradicted their own task decides how much that means.
+
+    Where there are many numbers, neighbours are far. So what a linear trend over the step explains of rewards
+    is taken off first, if that is nearly all (as of the speed of a robot).
     """
 
     def __init__(self, changed: float) -> None:
@@ -380,8 +387,12 @@ class NearIndex:
         fitted["square"][places] = np.square(x).sum(1)
 
     def _scaled(self, columns: dict[str, np.ndarray]) -> tuple[Floats, Floats]:
-        """What steps were in, and what followed, in units of its deviation."""
-        return columns["x"] / self._fitted["x_scale"], columns["y"] / self._fitted["y_scale"]
+        """What steps were in, and what followed beyond the trend, in units of its deviation."""
+        fitted = self._fitted
+        x = (columns["x"] - fitted["x_mean"]) / fitted["x_scale"]
+        y = columns["y"] / fitted["y_scale"]
+        y[:, -1] -= np.concatenate([x, y[:, :-1]], axis=1) @ fitted["trend"]
+        return x, y
 
     def _fit(self) -> None:
         """Measure scales, typical distances and differences on the rows themselves."""
@@ -392,6 +403,15 @@ class NearIndex:
             floor = 1e-6 * (1.0 + np.abs(values).max(0))
             fitted[f"{name}_scale"] = values.std(0) + floor.astype(np.float32)
         fitted["square"] = np.zeros(CAPACITY, np.float32)
+        fitted["x_mean"] = rows["x"][:count].mean(0)
+        fitted["trend"] = np.zeros(fitted["x"].shape[1] + fitted["y"].shape[1] - 1, np.float32)
+        x, y = self._scaled({name: rows[name][:count] for name in ("x", "y")})
+        y = y - y.mean(0)
+        known = np.concatenate([x, y[:, :-1]], axis=1)
+        trend = ridge_fit(known, y[:, -1:], np.ones(count), ridge=RIDGE)[0][:, 0]
+        left = np.square(y[:, -1] - known @ trend).sum() / max(np.square(y[:, -1]).sum(), 1e-9)
+        if left < UNEXPLAINED:
+            fitted["trend"] = trend.astype(np.float32)
         self._scale(np.arange(count))
         pieces = [
             self._compare({name: column[low : min(low + 256, count)] for name, column in rows.items()})
@@ -407,9 +427,12 @@ class NearIndex:
         fitted["radius"] = REACH * float(np.quantile(farthest[there], 0.75)) + 1e-6
         near = farthest <= fitted["radius"] / 2  # the neighbourhood that tolerances are measured in
         over = found.distance[near] + fitted["least"]
-        for name in ("dynamics", "reward"):
-            smallest = (getattr(found, name)[near] / over).min(1)
-            fitted[name] = SLACK * float(np.quantile(smallest, USUAL)) + 1e-6
+        plain = rows["y"][:count, -1] / fitted["y_scale"][-1]
+        without = np.abs(plain[:, None] - plain[found.rows[:, :NEAREST]])
+        differences = {"dynamics": found.dynamics, "reward": found.reward, "without": without}
+        for name, apart in differences.items():
+            fitted[name] = SLACK * float(np.quantile((apart[near] / over).min(1), USUAL)) + 1e-6
+        fitted["reward"] = max(fitted["reward"], CAUTION * fitted.pop("without"))
         near = farthest <= fitted["radius"]
         wrong = near & ~self._agrees(found)
         rows["wrong"][:count], rows["known"][:count] = wrong, near
