@@ -182,9 +182,14 @@ def test_task_that_knows_few_of_the_rows_gets_time():
     finder.enter("now", new=False)
     rising = later.observation[:, 1] > 0.6
     up, down = later[rising], later[~rising]
-    pieces = [down[:40], up[:8], down[40:80], up[8:16], up[16:400]]
+    pieces = [down[:40], up[:8], down[40:80], up[8:16], up[16:48]]
     _, found = follow([ball(0, 512, seed=2), *pieces], finder=finder, batch=32)
-    assert [name for piece in found for _, name in piece] == ["upwards"]
+    assert not any(found) and finder.suspicion >= 1
+    other = ChangeFinder(Contradiction())
+    other.load_state_dict(finder.state_dict())  # it goes on waiting
+    for one in (finder, other):
+        _, found = follow([up[48:400]], finder=one, batch=32)
+        assert [name for piece in found for _, name in piece] == ["upwards"]
 
 
 def test_views_that_look_alike_open_no_second_task():

@@ -341,6 +341,9 @@ class ChangeFinder:
             "detector": self.detector.state_dict(),
             "held": [steps.arrays() for steps, _ in self._held],
             "young": None if self._young is None else [steps.arrays() for steps in self._young],
+            "tested": self._tested,
+            "alarm": None if self._alarm is None else list(self._alarm),
+            "left": sorted(self._left),
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:
@@ -350,7 +353,10 @@ class ChangeFinder:
         self.task, self.age = str(state_dict["task"]), int(state_dict["age"])
         young = state_dict["young"]
         self._young = None if young is None else [Steps.from_arrays(arrays) for arrays in young]
-        self._held, self._sums = [], Sums()
+        self._tested, self._left = int(state_dict["tested"]), set(state_dict["left"])
+        alarm = state_dict["alarm"]
+        self._alarm = None if alarm is None else (int(alarm[0]), float(alarm[1]))
+        self._held, self._sums, self._recent = [], Sums(), []
         for arrays in state_dict["held"]:
             steps = Steps.from_arrays(arrays)
             judgement = self.detector.judge(self.task, steps, stride=self.detector.stride)
