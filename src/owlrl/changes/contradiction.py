@@ -293,8 +293,8 @@ FAR = 2.0  # and strange beyond so many times that
 SLACK = 2.0  # on how much outcomes usually differ over a distance
 USUAL = 0.97  # quantile of that
 RIDGE = 1e-3  # of the linear trend of rewards
-UNEXPLAINED = 0.1  # share of their variance that it may leave
-CAUTION = 0.25  # part of the tolerance without a trend that is left at least, since trends end somewhere
+WORTH = 0.5  # part of the differences between neighbours that it must leave at most
+CAUTION = 0.25  # and that are tolerated at least, since trends end somewhere
 PRIOR = 3.0  # rows that the task's own rate of contradictions counts for in a region
 MOST_NEAR_EVIDENCE = 3.0  # of one step
 GENERATOR = 0x6E6561
@@ -318,8 +318,8 @@ class NearIndex:
     observation, reward, end) differs by no more than such a distance explains, or it contradicts the task.
     How often its neighbours contradicted their own task decides how much that means.
 
-    Where there are many numbers, neighbours are far. So what a linear trend over the step explains of rewards
-    is taken off first, if that is nearly all (as of the speed of a robot).
+    Where there are many numbers, neighbours are far. So a linear trend of rewards is taken off first, if that
+    leaves less than half of the differences between neighbours (as where a robot is paid for its speed).
     """
 
     def __init__(self, changed: float) -> None:
@@ -405,13 +405,6 @@ class NearIndex:
         fitted["square"] = np.zeros(CAPACITY, np.float32)
         fitted["x_mean"] = rows["x"][:count].mean(0)
         fitted["trend"] = np.zeros(fitted["x"].shape[1] + fitted["y"].shape[1] - 1, np.float32)
-        x, y = self._scaled({name: rows[name][:count] for name in ("x", "y")})
-        y = y - y.mean(0)
-        known = np.concatenate([x, y[:, :-1]], axis=1)
-        trend = ridge_fit(known, y[:, -1:], np.ones(count), ridge=RIDGE)[0][:, 0]
-        left = np.square(y[:, -1] - known @ trend).sum() / max(np.square(y[:, -1]).sum(), 1e-9)
-        if left < UNEXPLAINED:
-            fitted["trend"] = trend.astype(np.float32)
         self._scale(np.arange(count))
         pieces = [
             self._compare({name: column[low : min(low + 256, count)] for name, column in rows.items()})
@@ -427,12 +420,16 @@ class NearIndex:
         fitted["radius"] = REACH * float(np.quantile(farthest[there], 0.75)) + 1e-6
         near = farthest <= fitted["radius"] / 2  # the neighbourhood that tolerances are measured in
         over = found.distance[near] + fitted["least"]
-        plain = rows["y"][:count, -1] / fitted["y_scale"][-1]
-        without = np.abs(plain[:, None] - plain[found.rows[:, :NEAREST]])
-        differences = {"dynamics": found.dynamics, "reward": found.reward, "without": without}
-        for name, apart in differences.items():
-            fitted[name] = SLACK * float(np.quantile((apart[near] / over).min(1), USUAL)) + 1e-6
-        fitted["reward"] = max(fitted["reward"], CAUTION * fitted.pop("without"))
+
+        def usual(apart: Floats) -> float:
+            return SLACK * float(np.quantile((apart[near] / over).min(1), USUAL)) + 1e-6
+
+        fitted["dynamics"], fitted["reward"] = usual(found.dynamics), usual(found.reward)
+        trend, apart = self._trend(found)
+        if usual(apart) < WORTH * fitted["reward"]:
+            fitted["reward"] = max(usual(apart), CAUTION * fitted["reward"])
+            fitted["trend"], found = trend, found._replace(reward=apart)
+            self._scale(np.arange(count))
         near = farthest <= fitted["radius"]
         wrong = near & ~self._agrees(found)
         rows["wrong"][:count], rows["known"][:count] = wrong, near
@@ -440,6 +437,15 @@ class NearIndex:
         rare = near & self._rare(rows, found)
         fitted["rate"] = float((wrong.sum() + 1) / (near.sum() + 20))
         fitted["event_rate"] = float(((wrong & rare).sum() + 1) / (rare.sum() + 20))
+
+    def _trend(self, found: Compared) -> tuple[Floats, Floats]:
+        """The linear trend of rewards, and how much what it leaves differs between neighbours."""
+        fitted, count = self._fitted, self.count
+        y = fitted["y"][:count] - fitted["y"][:count].mean(0)
+        known = np.concatenate([fitted["x"][:count], y[:, :-1]], axis=1)
+        trend = ridge_fit(known, y[:, -1:], np.ones(count), ridge=RIDGE)[0][:, 0].astype(np.float32)
+        left = y[:, -1] - known @ trend
+        return trend, np.abs(left[:, None] - left[found.rows[:, :NEAREST]])
 
     def _rare(self, columns: dict[str, np.ndarray], found: Compared) -> BoolArray:
         """Whether a step or one of its nearest rows is an event."""
