@@ -206,8 +206,8 @@ BASELINES: dict[str, Callable[[], Any]] = {
 ARGUMENTS = {"threshold": 16.0, "changed": 0.3, "stride": 4}
 NUMBERS = {
     contradiction: (
-        *("TRIAL", "MATURE", "YOUNG", "AGAIN", "RARE", "MOST_EVIDENCE", "CLEAR", "CAPACITY", "NEAREST"),
-        *("REGION", "APART", "REACH", "SLACK", "PRIOR", "MOST_NEAR_EVIDENCE"),
+        *("TRIAL", "MATURE", "YOUNG", "KNOWN", "AGAIN", "RARE", "MOST_EVIDENCE", "CLEAR", "CAPACITY"),
+        *("NEAREST", "REGION", "APART", "REACH", "SLACK", "WORTH", "CAUTION", "PRIOR", "MOST_NEAR_EVIDENCE"),
     ),
     finder: (
         *("NEWEST", "AT_ONCE", "IN_ALL", "PROBATION", "LEAST", "CONTRADICTED", "PATIENCE", "SOON", "STRANGE"),
