@@ -395,7 +395,9 @@ def table(output: Path) -> str:
             lines.append(f"| {each['family']} | {name} | {summed(found)} |")
     lines += ["", f"| inner number | {columns}", "|---|---|---|---|---|"]
     labels = {label: None for each in read["sensitivity"] for label in each["streams"]}
-    usual = [one for each in read["streams"] for one in each["streams"]["Contradiction"]]
+    tried = [each["family"] for each in read["sensitivity"]]
+    found = [each["streams"]["Contradiction"] for each in read["streams"] if each["family"] in tried]
+    usual = [one for runs in found for one in runs]
     rows = {"as it is": usual} if labels else {}
     for label in labels:
         rows[label] = [one for each in read["sensitivity"] for one in each["streams"].get(label, [])]
