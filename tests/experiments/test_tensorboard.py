@@ -62,7 +62,7 @@ def test_a_run_that_goes_on_has_each_step_once(tmp_path, monkeypatch):
         )
     module.run_trial(plan, trial, resume=part, save_every=1e9, tensorboard=tmp_path / "board")
     curve = [step for step, _ in scalars(tmp_path / "board")["curve/shifted"]]
-    assert curve == [100, 120, 140]
+    assert sorted(curve) == [100, 120, 140]  # files of the same second are read in any order
 
 
 def test_a_wrapper_can_be_watched_with_it(tmp_path):
