@@ -77,7 +77,7 @@ def test_every_method_for_continuous_actions_trains(method):
 
 def test_methods_are_what_they_say():
     memory, ewc = Session(tiny_control()), Session(tiny_control(method="owl"))
-    assert memory._owl.regularizer.strength == METHODS["owl-memory"].control
+    assert memory._owl.regularizer.strength is None  # the default, as of a bare wrapper
     assert ewc._owl.regularizer.strength == {"actor": 100.0, "critic": 100.0}
     assert Session(tiny_control(method="owl", strength=7.0))._owl.regularizer.strength == 7.0
     assert (memory.agent.replay.warm_start, ewc.agent.replay.warm_start) == (50_000, 0)

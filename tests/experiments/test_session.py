@@ -37,6 +37,9 @@ def test_every_method_learns_two_tasks_and_acts(method):
     assert policy.act(np.zeros((2, 7, 7, 3), np.uint8)).shape == (2,)
 
 
+SETTINGS = ("strength", "states", "memory_size", "batch_size", "every")
+
+
 def test_parts_are_those_of_the_method():
     kinds = {
         "experience-replay": (SharedReplay, None),
@@ -53,8 +56,8 @@ def test_parts_are_those_of_the_method():
         assert type(session.agent.replay) is replay
         found = None if session._owl is None else session._owl.regularizer
         assert (None if found is None else type(found)) is regularizer
-    strength = METHODS["owl-memory"].strength
-    assert Session(tiny(method="owl-memory"))._owl.regularizer.strength == strength
+    ours, default = Session(tiny(method="owl-memory"))._owl.regularizer, DistillationRegularizer()
+    assert {n: getattr(ours, n) for n in SETTINGS} == {n: getattr(default, n) for n in SETTINGS}
     assert Session(tiny(method="owl-memory", strength=7.0))._owl.regularizer.strength == 7.0
     assert Session(tiny(method="owl"))._owl.regularizer.importance == "output"
     assert Session(tiny(method="owl-loss"))._owl.regularizer.importance == "loss"

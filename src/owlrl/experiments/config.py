@@ -102,8 +102,9 @@ class Recipe:
         heads: a head per task, or one for all.
         replay: "scoped" is emptied between tasks, "shared" never, "rehearsal" is kept per task.
         regularizer: makes the regularizer from a strength and a seed; None for none.
-        strength: of the regularizer (λ of EWC, μ of distillation).
-        control: strengths for actor and critics with continuous actions; None if it is not there for them.
+        strength: of the regularizer (λ of EWC, μ of distillation); 0 for its own default.
+        control: strengths for actor and critics with continuous actions, empty for the regularizer's own
+            default; None if it is not there for them.
         warm_start: rows kept of each task for its next visit; for the scoped replay.
         init: a new task's head: "fresh" (random), "zero" or a "copy" of the last one.
         head: makes another head than a linear one, from feature size and actions.
@@ -142,7 +143,7 @@ def _current(strength: Strength, seed: int) -> Regularizer:
 
 
 def _memory(strength: Strength, seed: int) -> Regularizer:
-    return DistillationRegularizer(strength, every=4, batch_size=128, seed=seed)
+    return DistillationRegularizer(strength or None, seed=seed)
 
 
 def _two_layers(features: int, actions: int) -> nn.Module:
@@ -202,10 +203,9 @@ METHODS: dict[str, Recipe] = {
         ),
         Recipe(
             "owl-memory",
-            "ours: old heads distilled on a memory of their own states",
+            "ours, the wrapper's defaults: old heads distilled on a memory of their own states",
             regularizer=_memory,
-            strength=1.0,
-            control={"actor": 1.0, "critic": 1.0},
+            control={},
             warm_start=WARM,
         ),
     )
