@@ -142,7 +142,8 @@ def _crossroads(seed: int) -> list[Run]:
 
 def _doors(seed: int) -> list[Run]:
     frames = {"doorkey-4": DOOR_FRAMES, "doorkey-6": DOOR_FRAMES}
-    return _compare(HEADLINE, "SC3+DK2", seed, frames=WIDE_FRAMES, frames_by_task=frames, learner="curious")
+    methods = (*HEADLINE, "owl-no-ewc", "owl-distill-current", "full-rehearsal")  # the paper's ablations
+    return _compare(methods, "SC3+DK2", seed, frames=WIDE_FRAMES, frames_by_task=frames, learner="curious")
 
 
 def _sc5(seed: int, methods: Sequence[str] = HEADLINE) -> list[Run]:
@@ -171,9 +172,9 @@ def _ablations(seed: int) -> list[Run]:
 
 
 def _revisits(seed: int) -> list[Run]:
-    owls = ("owl", "owl-warm-start", "owl-epsilon-restart-1x", "owl-epsilon-restart-2x", "owl-mlp-head")
+    starts = ("owl-warm-start", "owl-warm-start-100k", "owl-epsilon-restart-1x", "owl-epsilon-restart-2x")
     dropouts = ("owl-dropout-0.05", "owl-dropout-0.1", "owl-dropout-0.2")
-    methods = ("experience-replay", *owls, *dropouts, "owl-memory")
+    methods = ("experience-replay", "owl", *starts, "owl-mlp-head", *dropouts, "owl-memory")
     return _compare(methods, "SC2", seed, rounds=2, frames=FRAMES // 2)
 
 
