@@ -11,6 +11,7 @@ from owlrl.errors import OwlError, OwlValueError
 from owlrl.experiments import (
     Run,
     Trial,
+    arm_positions,
     completions,
     head_errors,
     head_probabilities,
@@ -260,3 +261,25 @@ def test_ways_to_select_are_compared_with_random_heads():
     assert np.isnan(selections(evaluated({"random": [0.5]}))[0].p)
     with pytest.raises(OwlValueError, match="not evaluated with 'random'"):
         selections(evaluated({"hedge+td": [1.0]}))
+
+
+def pendulums(method, angles, seed=0):
+    run = Run("owlrl/Pendulum-v0:90,-90", method=method, seed=seed, num_envs=4)
+    kind = {"kind": "score", "visit": 0, "mode": "oracle", "mean_return": -1.0}
+    return Trial.of(run, [{**kind, "task": task, "final_angles": found} for task, found in angles.items()])
+
+
+def test_where_poles_point():
+    two = {"pendulum+90": [90.0, 100.0], "pendulum-90": [-90.0]}
+    figure = arm_positions(
+        [pendulums("owl", two), pendulums("owl", two, 1), pendulums("experience-replay", two)]
+    )
+    assert [axes.get_title() for axes in figure.axes] == ["owl\n2 seeds", "experience-replay\n1 seed"]
+    ends = [np.degrees(line.get_xdata()[1]) for line in figure.axes[0].get_lines()]
+    assert ends == pytest.approx([90.0, 100.0, 90.0, 100.0, -90.0, -90.0])
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == list(two)
+    assert png(figure)
+    with pytest.raises(OwlValueError, match="owl has no final_angles with 'oracle'; expected runs on pend"):
+        arm_positions([run_of(["a"], 1.0, method="owl")])
+    with pytest.raises(OwlValueError, match="there are no trials"):
+        arm_positions([])

@@ -34,6 +34,7 @@ from owlrl.experiments.models import (
 from owlrl.experiments.paper import paper_tables
 from owlrl.experiments.plan import Plan
 from owlrl.experiments.plots import (
+    arm_positions,
     completions,
     head_errors,
     head_probabilities,
@@ -88,6 +89,7 @@ __all__ = [
     "Verdict",
     "Watch",
     "Wrapped",
+    "arm_positions",
     "compare",
     "compare_file",
     "completions",

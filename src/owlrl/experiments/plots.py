@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = [
+    "arm_positions",
     "completions",
     "head_errors",
     "head_probabilities",
@@ -359,6 +360,51 @@ def _trace_problems(heads: int, arms: Any, probabilities: Any, losses: Any) -> l
         for name, array in (("probabilities", probabilities), ("losses", losses))
         if array.shape != shape
     ]
+
+
+def arm_positions(trials: Iterable[Trial], *, mode: str = ORACLE) -> Figure:
+    """Where the poles of pendulums point at the end of training, a dial per method, a line per episode.
+
+    The direction is the mean over the last 50 steps of each episode of all seeds, with 0° above and positive
+    angles to the left, as Gymnasium draws the pole.
+
+    >>> from owlrl.experiments import Run, Trial, arm_positions
+    >>> row = {"kind": "score", "visit": 0, "mode": "oracle", "task": "pendulum+90", "mean_return": -350.0}
+    >>> run = Run("owlrl/Pendulum-v0:90,-90", num_envs=4)
+    >>> figure = arm_positions([Trial.of(run, [{**row, "final_angles": [24.0, 157.0]}])])
+    >>> len(figure.axes[0].get_lines())
+    2
+    """
+    groups, shown = group_by_run(trials), []
+    for group in groups:
+        rows = [row for trial in group.trials for row in trial.final(mode)]
+        if not rows or any("final_angles" not in row for row in rows):
+            raise OwlValueError(
+                f"arm_positions: {group.label} has no final_angles with {mode!r}; expected runs on pendulums"
+            )
+        shown.append(rows)
+    if not shown:
+        raise OwlValueError("arm_positions: there are no trials; expected at least one")
+    figure = new_figure(0.4 + 2.6 * len(groups), 3.3, what="arm_positions")
+    panels = figure.subplots(1, len(groups), squeeze=False, subplot_kw={"projection": "polar"})[0]
+    handles: dict[str, Any] = {}
+    for axes, group, rows in zip(panels, groups, shown, strict=True):
+        tasks = list(dict.fromkeys(row["task"] for row in rows))
+        for number, task in enumerate(tasks):
+            angles = [angle for row in rows if row["task"] == task for angle in row["final_angles"]]
+            reach = 1.0 - 0.25 * number / len(tasks)  # lines of two tasks that agree are both seen
+            for angle in np.radians(angles):
+                (line,) = axes.plot([0.0, angle], [0.0, reach], color=colour(number), lw=0.9, alpha=0.5)
+            handles[label(task)] = line
+        axes.set_theta_zero_location("N")
+        axes.set(ylim=(0, 1), yticks=[], title=f"{label(group.label)}\n{count(len(group.trials), 'seed')}")
+        axes.set_xticks(np.radians([0, 90, 180, 270]), ["0°", "+90°", "180°", "−90°"])
+        axes.tick_params(labelsize=8)
+        axes.title.set_fontsize(10)
+    figure.legend(
+        handles.values(), handles.keys(), loc="outside lower center", ncols=3, fontsize=9, frameon=False
+    )
+    return figure
 
 
 def completions(trials: Iterable[Trial], *, mode: str = ORACLE) -> Figure:

@@ -48,7 +48,7 @@ FloatArray = npt.NDArray[np.float64]
 Replay = TaskScopedReplay | SharedReplay | RehearsalReplay
 ONE_HEAD = "every task"  # what a learner with one head takes all tasks for
 FOLLOWED = ("hedge+model", "released+td-raw")  # how these two do is looked at after each task as well
-CONTROL_FOLLOWED = ("hedge+reward", "paper+nll-raw")
+CONTROL_FOLLOWED = ("hedge+model", "hedge+reward", "paper+nll-raw", "paper+td-squared")
 TRACED = ("hedge+model", "hedge+td", "hedge+reward")  # of these one episode per task is kept for pictures
 CONTROL_TRACED = (ORACLE, "hedge+reward", "hedge+nll", "paper+nll-raw", "paper+td-squared")
 
