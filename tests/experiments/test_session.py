@@ -238,6 +238,10 @@ def test_tasks_that_were_not_learned_have_no_oracle_and_no_right_head(session):
     (row,) = evaluate(session, other, ["oracle", "random"], episodes=2, label="others")
     assert (row["mode"], row["set"]) == ("random", "others")
     assert row["found"] is None and row["steps"] is None
+    two = {**other, "crossroads-again": other["crossroads-2"]}
+    rows = evaluate(session, two, ["hedge+reward"], episodes=2, label="others")
+    (trace,) = (row for row in rows if row["kind"] == "trace")  # of the first of them
+    assert (trace["task"], trace["set"], trace["heads"]) == ("crossroads-2", "others", [LEFT, RIGHT])
     assert [row["task"] for row in scores(session, {**session.tasks, **other}, ["oracle"])] == [LEFT, RIGHT]
 
 

@@ -217,7 +217,7 @@ class _Method:
 
     def _kept(self, result: Trial) -> Iterator[str]:
         """Traces that lie in the result, of the best policy that has any."""
-        rows = result.select("trace")
+        rows = result.select("trace", set=None)
         policy = self._best(dict.fromkeys(row["mode"] for row in rows))
         own = [row for row in rows if row["mode"] == policy]
         for row in _some(own, self.episodes):

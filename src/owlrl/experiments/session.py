@@ -49,7 +49,12 @@ Replay = TaskScopedReplay | SharedReplay | RehearsalReplay
 ONE_HEAD = "every task"  # what a learner with one head takes all tasks for
 FOLLOWED = ("hedge+model", "released+td-raw")  # how these two do is looked at after each task as well
 CONTROL_FOLLOWED = ("hedge+model", "hedge+reward", "paper+nll-raw", "paper+td-squared")
-TRACED = ("hedge+model", "hedge+td", "hedge+reward")  # of these one episode per task is kept for pictures
+TRACED = (
+    "hedge+model",
+    "hedge+td",
+    "hedge+reward",
+    "released+td-raw",
+)  # of these one episode per task is kept for pictures
 CONTROL_TRACED = (ORACLE, "hedge+reward", "hedge+nll", "paper+nll-raw", "paper+td-squared")
 
 
@@ -208,6 +213,8 @@ class Session(Learned):
     def rows(self, envs: Mapping[str, Any], *, mode: str, episodes: int, seed: int, last: bool) -> list[Row]:
         """A row of kind "score" for each task in a way to act; at the end also "trace" and "in-a-row".
 
+        A "trace" is one episode of each learned task, and of the first of those that were not learned.
+
         Tasks with continuous actions have no ``success``. They have ``returns`` of all episodes and
         ``final_angles`` of the pole instead, and ``angles`` in a trace, in degrees.
         """
@@ -224,7 +231,7 @@ class Session(Learned):
             row |= acted.outcome(lanes, control=self.run.control)
             right = list(self.heads).index(task) if self.run.recipe.heads and task in self.heads else None
             rows.append({**row, **acted.identified(lanes, right)})
-            if last and mode in self.traced and task in self.heads:
+            if last and mode in self.traced and (task in self.heads or task == tasks[0]):
                 rows.append(
                     {"kind": "trace", "task": task, "mode": mode, **acted.trace(lanes, list(self.heads))}
                 )
