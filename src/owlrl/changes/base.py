@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any, Protocol
@@ -56,6 +56,16 @@ class Judgement:
     def silent(count: int, sums: int = 1) -> Judgement:
         """A neutral judgement of ``count`` steps."""
         return Judgement(np.zeros((sums, count)), np.zeros(count, np.bool_), np.zeros(count, np.bool_))
+
+    @staticmethod
+    def joined(pieces: Sequence[Judgement]) -> Judgement:
+        """Of all steps, one piece after the other; ``which`` and ``strange`` where all pieces have them."""
+
+        def column(name: str) -> Any:
+            found = [getattr(piece, name) for piece in pieces]
+            return None if any(part is None for part in found) else np.concatenate(found, axis=-1)
+
+        return Judgement(*(column(field.name) for field in fields(Judgement)))
 
 
 class TaskModel(Protocol):

@@ -298,6 +298,7 @@ CAUTION = 0.25  # and that are tolerated at least, since trends end somewhere
 PRIOR = 3.0  # rows that the task's own rate of contradictions counts for in a region
 MOST_NEAR_EVIDENCE = 3.0  # of one step
 GENERATOR = 0x6E6561
+AT_ONCE = 16  # steps that are compared at once: their distances stay in the cache
 
 
 class Compared(NamedTuple):
@@ -462,24 +463,34 @@ class NearIndex:
 
     def _compare(self, columns: dict[str, np.ndarray]) -> Compared:
         """Steps beside the rows that are kept; columns with their ``time`` are such rows themselves."""
-        fitted, rows, count = self._fitted, self._rows, self.count
         x, y = self._scaled(columns)
-        squares = np.square(x).sum(1)[:, None] + fitted["square"][:count] - 2 * x @ fitted["x"][:count].T
-        squares = np.maximum(squares, 0.0)  # (B, count)
-        squares[columns["action"][:, None] != rows["action"][:count]] = np.inf
-        if "time" in columns:
-            squares[np.abs(columns["time"][:, None] - rows["time"][:count]) < APART] = np.inf
-        nearest = torch.topk(torch.from_numpy(squares), min(REGION, count), largest=False)
-        places = nearest.indices.numpy()
+        pieces = [slice(low, low + AT_ONCE) for low in range(0, len(x), AT_ONCE)]
+        nearest = [self._nearest(x[p], {name: column[p] for name, column in columns.items()}) for p in pieces]
+        places, squares = (np.concatenate(part) for part in zip(*nearest, strict=True))
         five = places[:, :NEAREST]
-        apart = np.abs(y[:, None] - fitted["y"][five])  # (B, NEAREST, outcomes)
+        apart = np.abs(y[:, None] - self._fitted["y"][five])  # (B, NEAREST, outcomes)
         return Compared(
             places,
-            np.sqrt(nearest.values.numpy()[:, :NEAREST]),
+            np.sqrt(squares[:, :NEAREST]),
             np.sqrt(np.square(apart[..., :-1]).mean(-1)),
             apart[..., -1],
-            columns["terminated"][:, None] == rows["terminated"][five],
+            columns["terminated"][:, None] == self._rows["terminated"][five],
         )
+
+    def _nearest(self, x: Floats, columns: dict[str, np.ndarray]) -> tuple[npt.NDArray[np.int64], Floats]:
+        """Places of the nearest rows, (B, REGION), and their squared distances."""
+        fitted, rows, count = self._fitted, self._rows, self.count
+        squares: Floats = np.square(x).sum(1)[:, None] + fitted["square"][:count]  # (B, count)
+        squares -= 2.0 * x @ fitted["x"][:count].T
+        np.maximum(squares, 0.0, out=squares)
+        actions, which = np.unique(columns["action"], return_inverse=True)
+        others = actions[:, None] != rows["action"][:count]
+        if others.any():
+            squares += np.where(others, np.float32(np.inf), np.float32(0.0))[which]
+        if "time" in columns:
+            squares[np.abs(columns["time"][:, None] - rows["time"][:count]) < APART] = np.inf
+        found = torch.topk(torch.from_numpy(squares), min(REGION, count), largest=False)
+        return found.indices.numpy(), found.values.numpy()
 
     def state_dict(self) -> dict[str, Any]:
         return {

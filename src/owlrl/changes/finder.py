@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -105,6 +106,23 @@ class Sums:
         self.begun, self.clear = np.maximum(self.begun - rows, 0), max(self.clear - rows, 0)
 
 
+class Said:
+    """What models say of steps, each judged once while more come and the models stay as they are."""
+
+    def __init__(self, detector: Detector) -> None:
+        self.detector = detector
+        self._said: dict[str, Judgement] = {}
+
+    def __call__(self, task: str, steps: Steps) -> Judgement:
+        """Of all ``steps``, the first of which are those of the last call."""
+        said = self._said.get(task)
+        known = 0 if said is None else len(said.comparable)
+        if said is None or known < len(steps):
+            more = self.detector.judge(task, steps[known:])
+            said = self._said[task] = more if said is None else Judgement.joined([said, more])
+        return said
+
+
 class ChangeFinder:
     """Sums the evidence of a `Detector` over a stream, holds back suspicious rows, and decides.
 
@@ -142,6 +160,8 @@ class ChangeFinder:
         self._held: list[tuple[Steps, Judgement]] = []
         self._sums = Sums()  # over the rows that are held
         self._alarm: tuple[int, float] | None = None  # that waits for more rows
+        self._said_since = Said(detector)  # of the rows since then
+        self._said_young = Said(detector)  # of those of a task on probation
         self._left: set[str] = set()  # tasks that rows led away from, one soon after the other
         self._recent: list[tuple[Steps, int]] = []  # the newest rows, and how many the task knew of them
 
@@ -167,6 +187,7 @@ class ChangeFinder:
         self.task, self.age, self._held = task, 0, []
         self._young, self._tested = [] if new else None, 0
         self._sums, self._recent, self._alarm = Sums(), [], None
+        self._said_since, self._said_young = Said(self.detector), Said(self.detector)
         for piece in steps:
             judgement = self.detector.judge(task, piece)
             if judgement.which is not None:  # what contradicts the task may be another's all the same
@@ -179,7 +200,8 @@ class ChangeFinder:
         """The held rows belong to the current task after all."""
         for steps, judgement in self._held:
             self._learn(steps, judgement)
-        self._held, self._sums, self._recent, self._alarm = [], Sums(), [], None
+        self._held, self._sums, self._recent = [], Sums(), []
+        self._alarm, self._said_since = None, Said(self.detector)
 
     def see(self, rows: Transitions) -> Change | None:
         """Process the newest rows; return a change, if there was one."""
@@ -208,7 +230,8 @@ class ChangeFinder:
         if len(self.detector.tasks) < 2 or not model.mature or model.doubt > 2.0:
             return None
         rows = Steps.joined(piece for piece, _ in self._recent)
-        fitting, _ = self._fitting(rows, np.ones(count, np.bool_), 3 * count // 4)
+        judge = partial(self.detector.judge, steps=rows)
+        fitting, _ = self._fitting(judge, np.ones(count, np.bool_), 3 * count // 4)
         if not fitting:
             return None
         self._hold(rows)
@@ -238,16 +261,21 @@ class ChangeFinder:
     def _decide(self, begun: int, total: float) -> Change | None:
         """An alarm: which task were the rows since the change began?"""
         held = Steps.joined(steps for steps, _ in self._held)
-        said = self.detector.judge(self.task, held[begun:])  # this time all of them
+        suspected = held[begun:]
+        said = self._said_since(self.task, suspected)  # this time all of them
         first = int(np.argmax(said.contradicts))
         agreed = np.flatnonzero((said.comparable & ~said.contradicts)[:first])
         later = int(agreed[-1]) + 1 if len(agreed) else 0  # rows that were still the current task's
-        begun += later
-        fitting, perhaps = self._fitting(held[begun:], said.contradicts[later:], LEAST)
-        if (len(fitting) > 1 or (perhaps and not fitting)) and len(held) - begun < PATIENCE:
-            self._alarm = begun - later, total
+        fitting, perhaps = self._fitting(
+            lambda task: _part(self._said_since(task, suspected), slice(later, None)),
+            said.contradicts[later:],
+            LEAST,
+        )
+        if (len(fitting) > 1 or (perhaps and not fitting)) and len(suspected) - later < PATIENCE:
+            self._alarm = begun, total
             return None  # more rows will tell; those that are held stay so
-        self._alarm = None
+        begun += later
+        self._alarm, self._said_since = None, Said(self.detector)
         if begun:
             self._learn(held[:begun], self.detector.judge(self.task, held[:begun]))
         to = fitting[0] if fitting else None
@@ -282,11 +310,12 @@ class ChangeFinder:
         return float(many or Sums().add(said, self.detector.threshold / 2) is not None)
 
     def _fitting(
-        self, steps: Steps, wrong: np.ndarray, least: int, *, whole: bool = False
+        self, judge: Callable[[str], Judgement], wrong: np.ndarray, least: int, *, whole: bool = False
     ) -> tuple[list[str], bool]:
         """The tasks that explain steps which contradict the current one at ``wrong``, the best first.
 
-        And whether there are others that explain some of them, and know too little to tell.
+        And whether there are others that explain some of them, and know too little to tell. ``judge`` says
+        what a task's model makes of the steps.
         """
         found: list[tuple[int, str]] = []
         perhaps = False
@@ -294,7 +323,7 @@ class ChangeFinder:
         for task in self.detector.tasks:
             if task == self.task:
                 continue
-            said = self.detector.judge(task, steps)
+            said = judge(task)
             comparable, against = int(said.comparable.sum()), int(said.contradicts.sum())
             explained = said.comparable & ~said.contradicts & wrong
             evidence = self._evidence(said, whole=whole)
@@ -302,7 +331,7 @@ class ChangeFinder:
                 continue
             if task in self._left and soon and said.which is not None:
                 continue  # what led away from it is not to be forgotten
-            if evidence > 0 or comparable < min(least, len(steps)) or 2 * explained.sum() < wrong.sum():
+            if evidence > 0 or comparable < min(least, len(wrong)) or 2 * explained.sum() < wrong.sum():
                 perhaps = True
                 continue
             found.append((comparable - 2 * against, task))
@@ -329,7 +358,8 @@ class ChangeFinder:
         """The known task that explains all rows of the one on probation, if there is just one."""
         steps = Steps.joined(young)
         everywhere, most = np.ones(len(steps), np.bool_), len(steps) // 2
-        fitting, perhaps = self._fitting(steps, everywhere, most, whole=True)
+        judge = partial(self._said_young, steps=steps)
+        fitting, perhaps = self._fitting(judge, everywhere, most, whole=True)
         return fitting[0] if len(fitting) == 1 and not perhaps else None
 
     def state_dict(self) -> dict[str, Any]:
@@ -357,6 +387,7 @@ class ChangeFinder:
         alarm = state_dict["alarm"]
         self._alarm = None if alarm is None else (int(alarm[0]), float(alarm[1]))
         self._held, self._sums, self._recent = [], Sums(), []
+        self._said_since, self._said_young = Said(self.detector), Said(self.detector)
         for arrays in state_dict["held"]:
             steps = Steps.from_arrays(arrays)
             judgement = self.detector.judge(self.task, steps, stride=self.detector.stride)
