@@ -24,7 +24,7 @@ Array = npt.NDArray[Any]
 Keys = npt.NDArray[np.uint64]
 HASHED = ("keys", "outcome")
 DEPTHS = 3  # a step alone, with the step before it, with two of them
-MIX = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(29))
+MIX = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(29), np.uint64(1))
 UNKNOWN = np.uint64(0)  # the key of a step whose history is not known
 
 
@@ -274,7 +274,9 @@ class History:
     def follow(self, rows: Transitions) -> Steps:
         """The next rows of the stream, in the order of time."""
         columns = in_time_order(columns_of(rows))
-        seen, led_to = hashes(columns["observation"]), hashes(columns["next_observation"])
+        seen, led_to = np.split(
+            hashes(np.concatenate([columns["observation"], columns["next_observation"]])), 2
+        )
         plain = mixed(seen, hashes(columns["action"]))
         keys = np.tile(plain, (DEPTHS, 1))
         ended = (columns["terminated"] | columns["truncated"]).tolist()
@@ -333,7 +335,7 @@ def _steps(columns: dict[str, Array], keys: Keys, led_to: Keys) -> Steps:
         columns["next_observation"],
         terminated,
         keys,
-        np.where(terminated, mixed(led_to, led_to), led_to),
+        np.where(terminated, mixed(led_to, led_to), led_to) if terminated.any() else led_to,
     )
 
 
@@ -349,12 +351,12 @@ def hashes(values: Array) -> Keys:
     flat = np.ascontiguousarray(values).reshape(len(values), -1)
     raw = flat.view(np.uint8) if flat.itemsize == 1 else flat.view(f"u{min(8, flat.itemsize)}")
     wide: Keys = raw.astype(np.uint64)
-    return mixed((wide * _weights(wide.shape[1])).sum(axis=1, dtype=np.uint64), np.uint64(1))
+    return mixed((wide * _weights(wide.shape[1])).sum(axis=1, dtype=np.uint64), MIX[3])
 
 
 def mixed(one: Keys, other: Keys | np.uint64) -> Keys:
-    """A hash of two hashes; never 0."""
-    with np.errstate(over="ignore"):
-        made = (one ^ (other * MIX[0])) * MIX[1]
-        found: Keys = (made ^ (made >> MIX[2])) | np.uint64(1)
-        return found
+    """A hash of two hashes, ``one`` an array; never 0."""
+    made: Keys = (one ^ (other * MIX[0])) * MIX[1]
+    made ^= made >> MIX[2]
+    made |= MIX[3]
+    return made
