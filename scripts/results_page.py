@@ -34,7 +34,7 @@ from benchmarks.defaults import table as defaults_table
 from benchmarks.mixed_rewards import table as mixed_table
 from owlrl.experiments import paper_tables, selections, study_runs, study_table, thousand
 from owlrl.experiments.multi_mnist import supervised_rows, supervised_table
-from owlrl.experiments.paper import lpg_ftw_table
+from owlrl.experiments.paper import lpg_ftw_table, strength_table
 from scripts import compared
 from scripts.figures import (
     GRID,
@@ -150,6 +150,7 @@ def selectors_block() -> str:
 
 BLOCKS = {
     "paper-tables": paper_block,
+    "paper-strengths": lambda: strength_table(results_in(f"{RUNS}/paper")),
     "paper-selection": selection_table,
     "paper-multi-mnist": lambda: supervised_table(supervised_rows(ROOT / MULTI_MNIST)),
     "paper-mixed": mixed_table,
