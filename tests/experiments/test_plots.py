@@ -256,6 +256,12 @@ def test_where_poles_point():
     assert ends == pytest.approx([90.0, 100.0, 90.0, 100.0, -90.0, -90.0])
     assert [text.get_text() for text in figure.legends[0].get_texts()] == list(two)
     assert png(figure)
+    three = arm_positions([pendulums("owl", two), pendulums("experience-replay", two)], apart=["owl"]).axes
+    titles = ["owl, pendulum+90\n1 seed", "owl, pendulum-90\n1 seed", "experience-replay\n1 seed"]
+    assert [axes.get_title() for axes in three] == titles
+    ends = [[round(np.degrees(line.get_xdata()[1])) for line in axes.get_lines()] for axes in three]
+    assert ends == [[90, 100], [-90], [90, 100, -90]]
+    assert three[1].get_lines()[0].get_color() == three[2].get_lines()[2].get_color() == COLOURS[1]
     with pytest.raises(OwlValueError, match="owl has no final_angles with 'oracle'; expected runs on pend"):
         arm_positions([run_of(["a"], 1.0, method="owl")])
     with pytest.raises(OwlValueError, match="there are no trials"):

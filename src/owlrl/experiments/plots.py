@@ -133,7 +133,7 @@ def learning_curves(trials: Iterable[Trial], *, reference: Mapping[str, float] |
     for column, group in enumerate(groups):
         for number, task in enumerate(tasks):
             axes = panels[number][column]
-            draw_bands(axes, group.trials[0], tasks)
+            _bands(axes, group.trials[0], tasks)
             if task in levels:
                 axes.axhline(levels[task], color=INK, lw=1, ls=(0, (5, 2)))
             _curve(axes, group, task, ORACLE, color=colour(number), linestyle=dashes(number))
@@ -283,8 +283,7 @@ def _tasks(groups: Sequence[Group]) -> list[str]:
     return list(sequences.pop())
 
 
-def draw_bands(axes: Axes, trial: Trial, tasks: Sequence[str]) -> None:
-    """Which task is in training when, as the background."""
+def _bands(axes: Axes, trial: Trial, tasks: Sequence[str]) -> None:
     starts = trial.starts()
     for start, end, task in zip(starts, starts[1:], trial.visits, strict=False):
         k = tasks.index(task)
@@ -369,11 +368,11 @@ def _trace_problems(heads: int, arms: Any, probabilities: Any, losses: Any) -> l
     ]
 
 
-def arm_positions(trials: Iterable[Trial], *, mode: str = ORACLE) -> Figure:
+def arm_positions(trials: Iterable[Trial], *, mode: str = ORACLE, apart: Sequence[str] = ()) -> Figure:
     """Where the poles of pendulums point at the end of training, a dial per method, a line per episode.
 
     The direction is the mean over the last 50 steps of each episode of all seeds, with 0° above and positive
-    angles to the left, as Gymnasium draws the pole.
+    angles to the left, as Gymnasium draws the pole. Methods in ``apart`` have a dial per task.
 
     >>> from owlrl.experiments import Run, Trial, arm_positions
     >>> row = {"kind": "score", "visit": 0, "mode": "oracle", "task": "pendulum+90", "mean_return": -350.0}
@@ -382,29 +381,37 @@ def arm_positions(trials: Iterable[Trial], *, mode: str = ORACLE) -> Figure:
     >>> len(figure.axes[0].get_lines())
     2
     """
-    groups, shown = group_by_run(trials), []
-    for group in groups:
+    dials: list[tuple[str, dict[str, list[float]]]] = []  # title, and angles by task
+    tasks = list[str]()
+    for group in group_by_run(trials):
         rows = [row for trial in group.trials for row in trial.final(mode)]
         if not rows or any("final_angles" not in row for row in rows):
             raise OwlValueError(
                 f"arm_positions: {group.label} has no final_angles with {mode!r}; expected runs on pendulums"
             )
-        shown.append(rows)
-    if not shown:
+        found: dict[str, list[float]] = {}
+        for row in rows:
+            found.setdefault(row["task"], []).extend(row["final_angles"])
+        tasks = list(dict.fromkeys([*tasks, *found]))
+        title, seeds = label(group.label), count(len(group.trials), "seed")
+        if group.run.method in apart:
+            dials += [(f"{title}, {label(task)}\n{seeds}", {task: found[task]}) for task in found]
+        else:
+            dials.append((f"{title}\n{seeds}", found))
+    if not dials:
         raise OwlValueError("arm_positions: there are no trials; expected at least one")
-    figure = new_figure(0.4 + 2.6 * len(groups), 3.3, what="arm_positions")
-    panels = figure.subplots(1, len(groups), squeeze=False, subplot_kw={"projection": "polar"})[0]
+    figure = new_figure(0.4 + 2.6 * len(dials), 3.3, what="arm_positions")
+    panels = figure.subplots(1, len(dials), squeeze=False, subplot_kw={"projection": "polar"})[0]
     handles: dict[str, Any] = {}
-    for axes, group, rows in zip(panels, groups, shown, strict=True):
-        tasks = list(dict.fromkeys(row["task"] for row in rows))
-        for number, task in enumerate(tasks):
-            angles = [angle for row in rows if row["task"] == task for angle in row["final_angles"]]
+    for axes, (title, found) in zip(panels, dials, strict=True):
+        for task, angles in found.items():
+            number = tasks.index(task)
             reach = 1.0 - 0.25 * number / len(tasks)  # lines of two tasks that agree are both seen
             for angle in np.radians(angles):
                 (line,) = axes.plot([0.0, angle], [0.0, reach], color=colour(number), lw=0.9, alpha=0.5)
             handles[label(task)] = line
         axes.set_theta_zero_location("N")
-        axes.set(ylim=(0, 1), yticks=[], title=f"{label(group.label)}\n{count(len(group.trials), 'seed')}")
+        axes.set(ylim=(0, 1), yticks=[], title=title)
         axes.set_xticks(np.radians([0, 90, 180, 270]), ["0°", "+90°", "180°", "−90°"])
         axes.tick_params(labelsize=8)
         axes.title.set_fontsize(10)

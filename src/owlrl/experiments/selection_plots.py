@@ -17,7 +17,6 @@ from owlrl.experiments.plots import (
     colour,
     count,
     dashes,
-    draw_bands,
     label,
     new_figure,
     plain,
@@ -27,6 +26,7 @@ from owlrl.experiments.policies import ORACLE
 from owlrl.experiments.results import Group, Trial, group_by_run
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 __all__ = ["selection_bars", "selection_curves", "selections"]
@@ -105,7 +105,7 @@ def selection_curves(trials: Iterable[Trial], *, modes: Sequence[str] = ()) -> F
     """Ways to select a head through training: the score, and how many episodes end with the right head.
 
     Scores are the mean over all tasks trained in so far. Lines are medians over seeds, shades quartiles;
-    the background shows which task is in training.
+    every second visit is shaded.
 
     Args:
         trials: of one run, with any number of seeds.
@@ -131,7 +131,7 @@ def selection_curves(trials: Iterable[Trial], *, modes: Sequence[str] = ()) -> F
     figure = new_figure(8.6, 3.5, what="selection_curves")
     panels = figure.subplots(1, 2)
     for axes, course in zip(panels, (_scores, _right), strict=True):
-        draw_bands(axes, group.trials[0], list(dict.fromkeys(group.trials[0].visits)))
+        _name_visits(axes, group.trials[0])
         axes.xaxis.set_major_formatter(thousands)
         axes.set_xlabel("frames of all tasks so far", fontsize=9)
         for k, mode in enumerate(chosen):
@@ -148,10 +148,24 @@ def selection_curves(trials: Iterable[Trial], *, modes: Sequence[str] = ()) -> F
     panels[0].set_ylabel("success" if group.run.measure == "success" else "mean return", fontsize=9)
     panels[1].set(ylim=(-0.03, 1.03))
     panels[1].set_ylabel("share of episodes that\nend with the right head", fontsize=9)
-    panels[0].set_title(f"{label(group.label)}, {count(len(group.trials), 'seed')}", fontsize=10, loc="left")
+    figure.suptitle(f"{label(group.label)}, {count(len(group.trials), 'seed')}", fontsize=10)
     handles, names = panels[0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=4, fontsize=9, frameon=False)
     return figure
+
+
+def _name_visits(axes: Axes, trial: Trial) -> None:
+    """Every second visit is shaded; the tasks' names above it, as long as there is room."""
+    starts = trial.starts()
+    for k, task in enumerate(trial.visits):
+        axes.axvspan(starts[k], starts[k + 1], color=QUIET, alpha=0.18 * (k % 2), lw=0)
+        if len(trial.visits) <= 6:
+            place = (starts[k] + starts[k + 1]) / 2
+            look: dict[str, Any] = {"ha": "center", "va": "bottom", "fontsize": 6.5, "color": QUIET}
+            axes.text(place, 1.01, label(task, most=12), transform=axes.get_xaxis_transform(), **look)
+    axes.set_xlim(starts[0], starts[-1])
+    axes.locator_params(axis="x", nbins=5)
+    plain(axes)
 
 
 def _asked(trial: Trial) -> list[str]:
