@@ -15,6 +15,7 @@ from owlrl.experiments.paper import (
     paper_strengths,
     paper_tables,
     parts,
+    pendulum_table,
     strength_table,
     verdict,
 )
@@ -158,6 +159,42 @@ def test_strengths_have_the_numbers_of_the_results():
     found = line_of(table, "EWC, importance from Q-values", "λ = 500", "1:1")
     assert found[3:6] == ["1", "–", "–"] and found[6].startswith("0.50")
     assert line_of(table, "EWC, importance from the loss, summed", "λ = 500")[3] == "–"
+
+
+def swung(run: Run, mode: str, *returns: float, found: float | None = None) -> Trial:
+    rows = [
+        {"kind": "score", "visit": 0, "mode": mode, "task": task, "mean_return": value, "found": found}
+        for task, value in zip(run.specs, returns, strict=True)
+    ]
+    return Trial.of(run, rows)
+
+
+def test_pendulums_are_those_of_the_paper_s_length_and_by_task():
+    bare = pendulum_table([]).splitlines()
+    assert len(bare) == 2 + 8 and all(line.count("not run") == 2 for line in bare[2:])
+    owl, replay, first, second = (
+        next(
+            run for run in paper_runs(seeds=1) if run.control and run.method == method and tasks in run.tasks
+        )
+        for method, tasks in (
+            ("owl", "90,-90"),
+            ("experience-replay", ""),
+            ("owl-no-ewc", "0:90"),
+            ("owl-no-ewc", ":-90"),
+        )
+    )
+    results = [
+        *(swung(replace(second, seed=seed), "oracle", -360.0 - seed) for seed in range(3)),
+        *(swung(replace(owl, seed=seed), "paper+nll-raw", -500.0, -400.0, found=seed / 2) for seed in (0, 1)),
+        swung(replace(replay, frames=5_000), "oracle", -1.0, -1.0),  # shorter, so not of the paper
+    ]
+    table = pendulum_table(results)
+    assert line_of(table, "separate SACs, task given")[1:] == ["3", "not run", "-361 (-360, -362)", "–"]
+    found = line_of(table, "OWL, likelihood, Eq. 2")
+    assert found[1:] == ["2", "-500 (-500, -500)", "-400 (-400, -400)", "0.25"]
+    assert line_of(table, "Exp Replay")[1:] == ["–", "not run", "not run", "–"]
+    both = pendulum_table([*results, swung(first, "oracle", -340.0)])
+    assert line_of(both, "separate SACs, task given")[1:3] == ["1/3", "-340 (-340, -340)"]
 
 
 def test_its_part_has_all_runs_and_shows_the_tables(tmp_path):

@@ -8,6 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from owlrl.envs import PendulumVectorEnv
 from owlrl.envs.task_sets import PENDULUM
 from owlrl.experiments.comparison import Work, run_planned
@@ -18,6 +21,8 @@ from owlrl.experiments.studies import Errors, Part, run_work, study_table
 from owlrl.learners import SAC, SAC_PAPER
 
 __all__ = ["paper_tables"]
+
+FloatArray = npt.NDArray[np.float64]
 
 # What the paper prints: median (upper quartile, lower quartile). A column for the task given and one for the
 # task unknown, each with the performance at the end and, after a slash, over all of training; "-" is nothing.
@@ -212,6 +217,48 @@ def _pendulums() -> list[Run]:
     ]
     alone: dict[str, Any] = {"method": "owl-no-ewc", "frames": 60_000, "policies": (GIVEN,)}
     return runs + [Run(f"{PENDULUM}:{angle}", **alone, **chosen) for angle in ("90", "-90")]
+
+
+PENDULUM_ROWS = (  # name, method and way to act; the paper has curves of them and no numbers
+    ("separate SACs, task given", "owl-no-ewc", GIVEN),
+    ("Exp Replay", "experience-replay", GIVEN),
+    ("OWL, task given", "owl", GIVEN),
+    ("OWL, likelihood, Eq. 2", "owl", "paper+nll-raw"),
+    ("OWL, likelihood, released code's update", "owl", "released+nll-raw"),
+    ("OWL, squared TD errors, Eq. 2", "owl", "paper+td-squared"),
+    ("OWL, Hedge on task models (owlrl's default)", "owl", OURS),
+    ("OWL, random heads", "owl", "random"),
+)
+
+
+def pendulum_table(trials: Iterable[Trial]) -> str:
+    """Markdown: returns on two opposed pendulums at the paper's settings, median (upper, lower quartile).
+
+    >>> from owlrl.experiments.paper import pendulum_table
+    >>> print(pendulum_table([]).splitlines()[2])
+    | separate SACs, task given | – | not run | not run | – |
+    """
+    wanted = {_key(run) for run in _pendulums()}
+    groups = [group for group in group_by_run(trials) if _key(group.run) in wanted]
+    tasks = ("pendulum+90", "pendulum-90")
+    lines = [f"| method | seeds | {' | '.join(tasks)} | right head |", "| --- | --- | --- | --- | --- |"]
+    for name, method, policy in PENDULUM_ROWS:
+        there = [group for group in groups if group.run.method == method and policy in group.modes()]
+        cells = {task: (group, k) for group in there for k, task in enumerate(group.run.specs)}
+        shown = []
+        for task in tasks:
+            group, place = cells.get(task, (None, 0))
+            shown.append("not run" if group is None else _return(group.scores(policy)[:, place]))
+        counts = [len(cells[task][0].trials) for task in tasks if task in cells]
+        seeds = "/".join(str(n) for n in dict.fromkeys(counts)) or "–"
+        right = f"{there[0].mean_of('found', policy):.2f}" if there and policy != GIVEN else "–"
+        lines.append(f"| {' | '.join((name, seeds, *shown, right))} |")
+    return "\n".join(lines) + "\n"
+
+
+def _return(numbers: FloatArray) -> str:
+    found = Quartiles.of(numbers)
+    return f"{found.median:.0f} ({found.upper:.0f}, {found.lower:.0f})"
 
 
 def lpg_ftw_plan(angles: tuple[int, ...], seeds: int, frames: int | None = None) -> Plan:
