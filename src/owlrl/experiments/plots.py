@@ -401,6 +401,8 @@ def arm_positions(trials: Iterable[Trial], *, mode: str = ORACLE, apart: Sequenc
     if not dials:
         raise OwlValueError("arm_positions: there are no trials; expected at least one")
     figure = new_figure(0.4 + 2.6 * len(dials), 3.3, what="arm_positions")
+    from matplotlib.lines import Line2D
+
     panels = figure.subplots(1, len(dials), squeeze=False, subplot_kw={"projection": "polar"})[0]
     handles: dict[str, Any] = {}
     for axes, (title, found) in zip(panels, dials, strict=True):
@@ -408,8 +410,8 @@ def arm_positions(trials: Iterable[Trial], *, mode: str = ORACLE, apart: Sequenc
             number = tasks.index(task)
             reach = 1.0 - 0.25 * number / len(tasks)  # lines of two tasks that agree are both seen
             for angle in np.radians(angles):
-                (line,) = axes.plot([0.0, angle], [0.0, reach], color=colour(number), lw=0.9, alpha=0.5)
-            handles[label(task)] = line
+                axes.plot([0.0, angle], [0.0, reach], color=colour(number), lw=0.9, alpha=0.5)
+            handles[label(task)] = Line2D([], [], color=colour(number), lw=2)
         axes.set_theta_zero_location("N")
         axes.set(ylim=(0, 1), yticks=[], title=title)
         axes.set_xticks(np.radians([0, 90, 180, 270]), ["0°", "+90°", "180°", "−90°"])

@@ -161,7 +161,7 @@ def _name_visits(axes: Axes, trial: Trial) -> None:
         axes.axvspan(starts[k], starts[k + 1], color=QUIET, alpha=0.18 * (k % 2), lw=0)
         if len(trial.visits) <= 6:
             place = (starts[k] + starts[k + 1]) / 2
-            look: dict[str, Any] = {"ha": "center", "va": "bottom", "fontsize": 6.5, "color": QUIET}
+            look: dict[str, Any] = {"ha": "center", "va": "bottom", "fontsize": 5.5, "color": QUIET}
             axes.text(place, 1.01, label(task, most=12), transform=axes.get_xaxis_transform(), **look)
     axes.set_xlim(starts[0], starts[-1])
     axes.locator_params(axis="x", nbins=5)
