@@ -19,7 +19,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.defaults import judgements
-from owlrl.experiments import Study, Trial, completions, four_rooms, q_heatmap, selection_bars, study_runs
+from owlrl.experiments import (
+    Study,
+    Trial,
+    arm_positions,
+    completions,
+    four_rooms,
+    learning_curves,
+    q_heatmap,
+    selection_bars,
+    selection_curves,
+    study_runs,
+)
 from owlrl.experiments.methods import GIVEN, UNKNOWN
 from owlrl.experiments.metrics import Interval, iqm_over_seeds, stratified_bootstrap
 from owlrl.experiments.multi_mnist import draw_supervised, supervised_rows
@@ -35,6 +46,7 @@ DIGESTS = IMAGES / "figures.json"
 RUNS = Path("benchmarks/results")
 GRID, PENDULUM = f"{RUNS}/grid", f"{RUNS}/pendulum"
 MULTI_MNIST = f"{RUNS}/multi_mnist"
+PAPER_RUNS = f"{RUNS}/paper"  # at the paper's settings and length
 
 # Methods as a reader knows them; how each finds the head when the task is unknown.
 ONE_HEAD, PAPER, OURS = "experience-replay", "owl", "owl-memory"
@@ -437,9 +449,48 @@ def draw_completions() -> Any:
     return completions([trial for group in _of_sc5(*NAMES) for trial in group.trials])
 
 
+def _pendulums(directory: str, *methods: str) -> list[Trial]:
+    """Runs of some methods on pendulums, in the order of the methods."""
+    found = [t for t in results_in(directory) if t.run is not None and t.run.control and t.method in methods]
+    return sorted(found, key=lambda trial: (methods.index(trial.method), trial.seed))
+
+
+def draw_pendulum_curves(directory: str, *methods: str) -> Any:
+    """Returns through training, beside separate SACs."""
+    alone = group_by_run(_pendulums(directory, "owl-no-ewc"))  # a run per task
+    levels = {next(iter(g.run.specs)): float(np.median(g.scores("oracle"))) for g in alone}
+    return learning_curves(_pendulums(directory, *methods), reference=levels)
+
+
+def draw_arms(directory: str) -> Any:
+    """The three panels of the paper: its OWL in each task, and one head in both."""
+    return arm_positions(_pendulums(directory, PAPER, ONE_HEAD), apart=[PAPER])
+
+
+def drawn_pendulums() -> dict[str, tuple[Callable[[], Any], str]]:
+    """Pictures of pendulums at the paper's length, with what they show; none before OWL was run."""
+    pictures: dict[str, tuple[Callable[[], Any], str]] = {
+        "paper-pendulums": (
+            lambda: draw_pendulum_curves(PAPER_RUNS, PAPER, ONE_HEAD),
+            "Returns on both pendulums through six visits.",
+        ),
+        "paper-arms": (
+            lambda: draw_arms(PAPER_RUNS),
+            "Where the pole points at the end of training, with the task given.",
+        ),
+        "paper-feedback": (
+            lambda: selection_curves(_pendulums(PAPER_RUNS, PAPER), modes=FEEDBACK),
+            "Returns and share of right heads through training: likelihood or squared TD errors as feedback.",
+        ),
+    }
+    return pictures if _pendulums(PAPER_RUNS, PAPER) else {}
+
+
 SELECTION = "docs/results/selection.md"
 SPEED = ROOT / "benchmarks" / "RESULTS.md"
 THOUSAND = f"{RUNS}/thousand"
+
+FEEDBACK = ("oracle", "paper+nll-raw", "paper+td-squared", "hedge+model")  # the paper's two, and ours
 
 # Each figure, and what it is drawn from.
 FIGURES: dict[str, tuple[Callable[[], Any], Sequence[str]]] = {
@@ -458,6 +509,9 @@ FIGURES: dict[str, tuple[Callable[[], Any], Sequence[str]]] = {
     "four-rooms": (lambda: q_heatmap(four_rooms().maps), []),
     "completions": (draw_completions, [GRID]),
     "selection-bars": (lambda: selection_bars(_of_sc5(PAPER)[0]), [GRID]),
+    "pendulum-curves": (lambda: draw_pendulum_curves(PENDULUM, PAPER, OURS, ONE_HEAD), [PENDULUM]),
+    "pendulum-arms": (lambda: draw_arms(PENDULUM), [PENDULUM]),
+    **{name: (draw, [PAPER_RUNS]) for name, (draw, _) in drawn_pendulums().items()},
     "multi-mnist": (lambda: draw_supervised(supervised_rows(ROOT / MULTI_MNIST)), [MULTI_MNIST]),
     "thousand": (lambda: draw_thousand(looks(results_in(THOUSAND))), [THOUSAND]),
     "selection": (draw_selection, [SELECTION]),

@@ -34,15 +34,17 @@ from benchmarks.defaults import table as defaults_table
 from benchmarks.mixed_rewards import table as mixed_table
 from owlrl.experiments import paper_tables, selections, study_runs, study_table, thousand
 from owlrl.experiments.multi_mnist import supervised_rows, supervised_table
-from owlrl.experiments.paper import lpg_ftw_table
+from owlrl.experiments.paper import lpg_ftw_table, pendulum_table, strength_table
 from scripts import compared
 from scripts.figures import (
     GRID,
     MULTI_MNIST,
     NAMES,
+    PAPER_RUNS,
     RUNS,
     SELECTION,
     THOUSAND,
+    drawn_pendulums,
     groups_of,
     sb3_runs,
     speed_table,
@@ -89,11 +91,17 @@ def telling(number: int, rows: str, printed: str) -> str:
 
 def paper_block() -> str:
     """How many cells hold, OWL on SC5 as the example, and all cells folded away."""
-    counts, _, tables = paper_tables([*results_in(GRID), *results_in(f"{RUNS}/paper")]).partition("\n\n")
+    counts, _, tables = paper_tables([*results_in(GRID), *results_in(PAPER_RUNS)]).partition("\n\n")
     wanted = [["OWL", "given, final"], ["OWL", "unknown, final"], ["Exp Replay", "given, final"]]
     shown = picked(tables_in(tables)[0], lambda row: row[:2] in wanted)
     cells_of = f"<details>\n<summary>All cells</summary>\n\n{tables}\n</details>\n"
     return f"\n{counts} On SC5:\n\n{shown}\n{cells_of}\n"
+
+
+def pendulum_block() -> str:
+    """The pictures of pendulums at the paper's length, if they were run, and their table."""
+    shown = (f"![{about}](images/{name}.svg)\n\n" for name, (_, about) in drawn_pendulums().items())
+    return f"\n{''.join(shown)}{pendulum_table(results_in(PAPER_RUNS))}\n"
 
 
 def thousand_block() -> str:
@@ -150,6 +158,8 @@ def selectors_block() -> str:
 
 BLOCKS = {
     "paper-tables": paper_block,
+    "paper-strengths": lambda: strength_table(results_in(PAPER_RUNS)),
+    "paper-pendulums": pendulum_block,
     "paper-selection": selection_table,
     "paper-multi-mnist": lambda: supervised_table(supervised_rows(ROOT / MULTI_MNIST)),
     "paper-mixed": mixed_table,

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from benchmarks.defaults import judgements, verdict
+from owlrl.experiments.policies import ORACLE
+from owlrl.experiments.session import CONTROL_FOLLOWED
 from scripts import compared, figures
 from scripts.figures import (
     DIGESTS,
@@ -21,6 +23,7 @@ from scripts.figures import (
     summary,
     summary_table,
 )
+from scripts.results_data import results_in
 from scripts.results_page import (
     BARE_CALL,
     BLOCK,
@@ -30,6 +33,7 @@ from scripts.results_page import (
     SUMMARY,
     TELLING,
     bare_call,
+    pendulum_block,
     printed,
     telling,
 )
@@ -121,6 +125,20 @@ def test_figures_are_drawn_from_the_runs_as_they_are():
     assert all((IMAGES / f"{name}.svg").exists() for name in FIGURES)
     shown = {name for name in FIGURES if f"images/{name}.svg" in ALL_TEXT}
     assert set(FIGURES) - shown <= {"curve"}  # which is the README's
+
+
+def test_pendulums_of_the_paper_have_pictures_as_soon_as_owl_was_run(monkeypatch):
+    monkeypatch.setattr(figures, "results_in", lambda directory: [])
+    assert figures.drawn_pendulums() == {} and "svg" not in pendulum_block()
+    trials = results_in(figures.PENDULUM)
+    monkeypatch.setattr(figures, "results_in", lambda directory: trials)
+    drawn = figures.drawn_pendulums()
+    assert all(f"(images/{name}.svg)" in pendulum_block() for name in drawn) and len(drawn) == 3
+    titles = [axes.get_title() for axes in drawn["paper-arms"][0]().axes]
+    assert titles[0].startswith("owl, pendulum+90") and titles[2].startswith("experience-replay")
+    curves = drawn["paper-pendulums"][0]()
+    assert len(curves.axes) == 4 and "reference" in [text.get_text() for text in curves.legends[0].texts]
+    assert {*figures.FEEDBACK} <= {ORACLE, *CONTROL_FOLLOWED}  # else there is nothing to draw the third of
 
 
 def test_pictures_of_the_gallery_are_those_of_the_notebooks():

@@ -8,7 +8,17 @@ import pytest
 
 from owlrl.experiments import METHODS, Run, Trial
 from owlrl.experiments.config import recipe_of
-from owlrl.experiments.paper import PaperRow, paper_rows, paper_runs, paper_tables, parts, verdict
+from owlrl.experiments.paper import (
+    PaperRow,
+    paper_rows,
+    paper_runs,
+    paper_strengths,
+    paper_tables,
+    parts,
+    pendulum_table,
+    strength_table,
+    verdict,
+)
 from owlrl.experiments.results import Quartiles
 
 
@@ -120,6 +130,73 @@ def test_what_is_there_once_more_is_shown_when_it_was_run_and_not_counted():
     assert line_of(written, "OWL, λ = 500", "unknown, Eq. 2")[3] == "1.00 (1.00, 1.00), 1 seed: *(holds)*"
 
 
+def test_strengths_of_distillation_are_run_on_two_crossings_as_owl_is():
+    (owl,) = (run for run in paper_runs(seeds=1) if run == row("SC2", "OWL, λ = 500").runs()["paper"])
+    distilled = [run for run in paper_runs(seeds=2) if run.tasks == "SC2" and run.method.endswith("current")]
+    assert distilled == [
+        replace(owl, method="owl-distill-current", strength=mu, seed=seed)
+        for seed in (0, 1)
+        for mu in (0.1, 1.0, 10.0, 100.0)
+    ]
+    assert distilled[3].id == "sc2-owl-distill-current-s0-0cf78988"  # the name of a file of results
+    assert len({strength.run.id for strength in paper_strengths()}) == 8 + 4
+    assert {strength.run.id for strength in paper_strengths()} <= {run.id for run in paper_runs(seeds=1)}
+
+
+def test_strengths_have_the_numbers_of_the_results():
+    bare = strength_table([]).splitlines()
+    assert len(bare) == 2 + 12 and all(line.count("not run") == 4 for line in bare[2:])
+    (weak,) = (found.run for found in paper_strengths() if found.strength == "μ = 0.1")
+    once, summed = (row("SC2", f"OWL, λ = 500, {name}").runs()["paper"] for name in ("1:1", "sum"))
+    results = [
+        *(result(replace(weak, seed=seed), "oracle", 1.0, 0.5, over_training=0.25) for seed in range(2)),
+        result(once, "released+td-raw", 0.5, 0.5),
+        result(replace(summed, frames=50), "oracle", 1.0, 1.0),  # of another length, so it does not count
+    ]
+    table = strength_table(results)
+    found = line_of(table, "distillation on current states", "μ = 0.1")
+    assert found[2:] == ["1:4", "2", "0.75 (0.75, 0.75)", "0.25 (0.25, 0.25)", "–", "–"]
+    found = line_of(table, "EWC, importance from Q-values", "λ = 500", "1:1")
+    assert found[3:6] == ["1", "–", "–"] and found[6].startswith("0.50")
+    assert line_of(table, "EWC, importance from the loss, summed", "λ = 500")[3] == "–"
+
+
+def swung(run: Run, mode: str, *returns: float, found: float | None = None) -> Trial:
+    rows = [
+        {"kind": "score", "visit": 0, "mode": mode, "task": task, "mean_return": value, "found": found}
+        for task, value in zip(run.specs, returns, strict=True)
+    ]
+    return Trial.of(run, rows)
+
+
+def test_pendulums_are_those_of_the_paper_s_length_and_by_task():
+    bare = pendulum_table([]).splitlines()
+    assert len(bare) == 2 + 8 and all(line.count("not run") == 2 for line in bare[2:])
+    owl, replay, first, second = (
+        next(
+            run for run in paper_runs(seeds=1) if run.control and run.method == method and tasks in run.tasks
+        )
+        for method, tasks in (
+            ("owl", "90,-90"),
+            ("experience-replay", ""),
+            ("owl-no-ewc", "0:90"),
+            ("owl-no-ewc", ":-90"),
+        )
+    )
+    results = [
+        *(swung(replace(second, seed=seed), "oracle", -360.0 - seed) for seed in range(3)),
+        *(swung(replace(owl, seed=seed), "paper+nll-raw", -500.0, -400.0, found=seed / 2) for seed in (0, 1)),
+        swung(replace(replay, frames=5_000), "oracle", -1.0, -1.0),  # shorter, so not of the paper
+    ]
+    table = pendulum_table(results)
+    assert line_of(table, "separate SACs, task given")[1:] == ["3", "not run", "-361 (-360, -362)", "–"]
+    found = line_of(table, "OWL, likelihood, Eq. 2")
+    assert found[1:] == ["2", "-500 (-500, -500)", "-400 (-400, -400)", "0.25"]
+    assert line_of(table, "Exp Replay")[1:] == ["–", "not run", "not run", "–"]
+    both = pendulum_table([*results, swung(first, "oracle", -340.0)])
+    assert line_of(both, "separate SACs, task given")[1:3] == ["1/3", "-340 (-340, -340)"]
+
+
 def test_its_part_has_all_runs_and_shows_the_tables(tmp_path):
     (part,) = parts(seeds=1, methods=("experience-replay",))
     runs = [work.trial.run for work in part.work]
@@ -127,3 +204,4 @@ def test_its_part_has_all_runs_and_shows_the_tables(tmp_path):
     result(runs[0], "oracle", 0.0, 0.0).write(tmp_path)
     told = part.show([], [], tmp_path)
     assert line_of(told, "Exp Replay", "given, final", "0.00 (0.09")[3].endswith("*(holds)*")
+    assert strength_table([]) in told

@@ -16,12 +16,9 @@ from owlrl.experiments import (
     head_errors,
     head_probabilities,
     learning_curves,
-    selection_bars,
-    selections,
 )
 from owlrl.experiments import _optional as optional_module
-from owlrl.experiments.plots import COLOURS, _thousands, colour, dashes, hatch, label, outcome, short
-from owlrl.experiments.results import Group
+from owlrl.experiments.plots import COLOURS, colour, dashes, hatch, label, outcome, short, thousands
 from tests.experiments.helpers import result, score, training
 
 TWELVE = [f"simplecrossing-{k}" for k in range(12)]
@@ -85,6 +82,17 @@ def test_policies_that_are_not_told_are_marks():
     assert random.get_xdata().tolist() == [10, 20]
 
 
+def test_a_reference_is_a_dashed_line_in_the_panels_of_its_task():
+    runs = [run_of(["a", "b"], 1.0), run_of(["a", "b"], 1.0, method="owl")]
+    figure = learning_curves(runs, reference={"b": 0.25})
+    levels = [[line for line in axes.get_lines() if line.get_ydata()[0] == 0.25] for axes in figure.axes]
+    assert [len(lines) for lines in levels] == [0, 0, 1, 1]  # two columns for each of two tasks
+    assert "reference" in [text.get_text() for text in figure.legends[0].get_texts()]
+    assert "reference" not in [text.get_text() for text in learning_curves(runs).legends[0].get_texts()]
+    with pytest.raises(OwlValueError, match="reference has c; expected some of a, b"):
+        learning_curves(runs, reference={"c": 0.0})
+
+
 def test_returns_are_no_shares():
     figure = learning_curves([run_of(["a", "b"], -300.0)])
     assert figure.get_supylabel() == "mean return"
@@ -110,7 +118,7 @@ def test_what_a_method_was_not_asked_is_left_out():
 
 @pytest.mark.parametrize(("frames", "text"), [(0, "0"), (300, "300"), (2_500, "2.5k"), (1_500_000, "1.5M")])
 def test_large_numbers_are_short(frames, text):
-    assert _thousands(frames) == text
+    assert thousands(frames) == text
 
 
 def test_other_tasks_are_another_picture():
@@ -232,37 +240,6 @@ def test_errors_of_heads_are_drawn_per_episode_and_the_right_head_is_bold():
         head_errors([])
 
 
-def evaluated(scores: dict[str, list[float]]) -> Group:
-    seeds = len(next(iter(scores.values())))
-    return Group(
-        tuple(
-            Trial.of(
-                Run("SC2", seed=seed),
-                [
-                    {"kind": "score", "visit": 0, "mode": name, "task": "a", "success": of[seed]}
-                    for name, of in scores.items()
-                ],
-            )
-            for seed in range(seeds)
-        )
-    )
-
-
-def test_ways_to_select_are_compared_with_random_heads():
-    group = evaluated({"hedge+td": [1.0, 2.0, 3.0], "random": [2.0, 3.0, 7.0]})
-    hedge, random = selections(group)
-    assert hedge.scores == (1.0, 2.0, 3.0)
-    assert hedge.p == pytest.approx(0.32134, abs=1e-4)  # by scipy.stats.ttest_ind(equal_var=False)
-    assert hedge.better == pytest.approx(2 / 9)  # wins 1 of 9 pairs, ties 2
-    assert random.p == 1.0 and random.better == 0.5
-    (axes,) = selection_bars(group).axes
-    assert [bar.get_width() for bar in axes.patches] == pytest.approx([2.0, 4.0])
-    assert "p = 0.32, better in 22%" in [text.get_text() for text in axes.texts]
-    assert np.isnan(selections(evaluated({"random": [0.5]}))[0].p)
-    with pytest.raises(OwlValueError, match="not evaluated with 'random'"):
-        selections(evaluated({"hedge+td": [1.0]}))
-
-
 def pendulums(method, angles, seed=0):
     run = Run("owlrl/Pendulum-v0:90,-90", method=method, seed=seed, num_envs=4)
     kind = {"kind": "score", "visit": 0, "mode": "oracle", "mean_return": -1.0}
@@ -279,6 +256,12 @@ def test_where_poles_point():
     assert ends == pytest.approx([90.0, 100.0, 90.0, 100.0, -90.0, -90.0])
     assert [text.get_text() for text in figure.legends[0].get_texts()] == list(two)
     assert png(figure)
+    three = arm_positions([pendulums("owl", two), pendulums("experience-replay", two)], apart=["owl"]).axes
+    titles = ["owl, pendulum+90\n1 seed", "owl, pendulum-90\n1 seed", "experience-replay\n1 seed"]
+    assert [axes.get_title() for axes in three] == titles
+    ends = [[round(np.degrees(line.get_xdata()[1])) for line in axes.get_lines()] for axes in three]
+    assert ends == [[90, 100], [-90], [90, 100, -90]]
+    assert three[1].get_lines()[0].get_color() == three[2].get_lines()[2].get_color() == COLOURS[1]
     with pytest.raises(OwlValueError, match="owl has no final_angles with 'oracle'; expected runs on pend"):
         arm_positions([run_of(["a"], 1.0, method="owl")])
     with pytest.raises(OwlValueError, match="there are no trials"):

@@ -39,13 +39,12 @@ from owlrl.experiments.plots import (
     head_errors,
     head_probabilities,
     learning_curves,
-    selection_bars,
-    selections,
 )
 from owlrl.experiments.policies import EvidenceSet, make_evidence, parse_policy
 from owlrl.experiments.progress import TensorBoard
 from owlrl.experiments.report import write_report
 from owlrl.experiments.results import Group, Trial, environment, group_by_run, load_trials
+from owlrl.experiments.selection_plots import selection_bars, selection_curves, selections
 from owlrl.experiments.session import Session, evaluate
 from owlrl.experiments.studies import (
     MODULES,
@@ -131,6 +130,7 @@ __all__ = [
     "run_experiment",
     "run_trial",
     "selection_bars",
+    "selection_curves",
     "selections",
     "shared_grid",
     "steps_to_identify",

@@ -8,6 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from owlrl.envs import PendulumVectorEnv
 from owlrl.envs.task_sets import PENDULUM
 from owlrl.experiments.comparison import Work, run_planned
@@ -18,6 +21,8 @@ from owlrl.experiments.studies import Errors, Part, run_work, study_table
 from owlrl.learners import SAC, SAC_PAPER
 
 __all__ = ["paper_tables"]
+
+FloatArray = npt.NDArray[np.float64]
 
 # What the paper prints: median (upper quartile, lower quartile). A column for the task given and one for the
 # task unknown, each with the performance at the end and, after a slash, over all of training; "-" is nothing.
@@ -78,6 +83,7 @@ FAST: dict[str, dict[str, Any]] = {  # how long, at our settings
     "SC5": {"frames": 120_000},
     "SC3+DK2": {"learner": "curious", **DOORS},
 }
+DISTILLED = (0.1, 1.0, 10.0, 100.0)  # μ on two crossings, of which it says that 100 was the best one
 LPG_FTW = "lpg-ftw"  # in no table of the paper, a curve of its figure 4
 SURE = 3  # seeds; of fewer the verdict is in brackets
 
@@ -144,12 +150,62 @@ def _numbers(text: str) -> tuple[Quartiles, ...]:
 def paper_runs(*, seeds: int, methods: Iterable[str] = (), frames: int | None = None) -> list[Run]:
     """All runs at the paper's settings, seed after seed, the short ones first."""
     first = [run for row in paper_rows() for name, run in row.runs().items() if name == "paper"]
+    first += [strength.run for strength in paper_strengths()]
     first.sort(key=lambda run: (run.rounds, len(run.specs)))
     first += _pendulums()
     wanted = set(methods)
     chosen = [run if frames is None else replace(run, frames=frames) for run in first]
     chosen = [run for run in {run.id: run for run in chosen}.values() if not wanted or run.method in wanted]
     return [replace(run, seed=seed) for seed in range(seeds) for run in chosen]
+
+
+class PaperStrength(NamedTuple):
+    """A strength of the regularizer on two crossings."""
+
+    regularizer: str
+    strength: str
+    updates: str
+    run: Run
+
+
+def paper_strengths() -> list[PaperStrength]:
+    """λ by definition of importance and ratio of updates to frames, and μ; the runs are for seed 0."""
+    about = {"owl": "EWC, importance from Q-values", "owl-loss": "EWC, importance from the loss"}
+    rows = [row for row in paper_rows() if row.tasks == "SC2" and row.method in about]
+    found = []
+    for row in rows:
+        run, summed = row.runs()["paper"], row.name.endswith("sum")
+        told = about[row.method] + ", summed" * summed
+        found.append(PaperStrength(told, row.name.split(",")[1].strip(), _ratio(run), run))
+    first = found[0].run
+    for mu in DISTILLED:
+        run = replace(first, method="owl-distill-current", strength=mu)
+        found.append(PaperStrength("distillation on current states", f"μ = {mu:g}", _ratio(run), run))
+    return found
+
+
+def _ratio(run: Run) -> str:
+    return f"1:{run.config.update_every}"
+
+
+def strength_table(trials: Iterable[Trial]) -> str:
+    """Markdown: what each strength keeps of two crossings, median (upper, lower quartile) over seeds.
+
+    >>> from owlrl.experiments.paper import strength_table
+    >>> print(strength_table([]).splitlines()[2])
+    | EWC, importance from Q-values | λ = 200 | 1:4 | – | not run | not run | not run | not run |
+    """
+    groups = {_key(group.run): group for group in group_by_run(trials)}
+    head = ("regularizer", "strength", "updates", "seeds", "given, final", "given, over training")
+    lines = [f"| {' | '.join((*head, 'unknown, final', 'unknown, over training'))} |"]
+    lines.append("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    for regularizer, strength, updates, run in paper_strengths():
+        group, cells = groups.get(_key(run)), ["–"] + ["not run"] * 4
+        if group is not None:
+            numbers = [_measured(group, policy, place) for policy in (GIVEN, UNKNOWN) for place in (0, 1)]
+            cells = [str(len(group.trials)), *("–" if x is None else str(x) for x in numbers)]
+        lines.append(f"| {' | '.join((regularizer, strength, updates, *cells))} |")
+    return "\n".join(lines) + "\n"
 
 
 def _pendulums() -> list[Run]:
@@ -161,6 +217,48 @@ def _pendulums() -> list[Run]:
     ]
     alone: dict[str, Any] = {"method": "owl-no-ewc", "frames": 60_000, "policies": (GIVEN,)}
     return runs + [Run(f"{PENDULUM}:{angle}", **alone, **chosen) for angle in ("90", "-90")]
+
+
+PENDULUM_ROWS = (  # name, method and way to act; the paper has curves of them and no numbers
+    ("separate SACs, task given", "owl-no-ewc", GIVEN),
+    ("Exp Replay", "experience-replay", GIVEN),
+    ("OWL, task given", "owl", GIVEN),
+    ("OWL, likelihood, Eq. 2", "owl", "paper+nll-raw"),
+    ("OWL, likelihood, released code's update", "owl", "released+nll-raw"),
+    ("OWL, squared TD errors, Eq. 2", "owl", "paper+td-squared"),
+    ("OWL, Hedge on task models (owlrl's default)", "owl", OURS),
+    ("OWL, random heads", "owl", "random"),
+)
+
+
+def pendulum_table(trials: Iterable[Trial]) -> str:
+    """Markdown: returns on two opposed pendulums at the paper's settings, median (upper, lower quartile).
+
+    >>> from owlrl.experiments.paper import pendulum_table
+    >>> print(pendulum_table([]).splitlines()[2])
+    | separate SACs, task given | – | not run | not run | – |
+    """
+    wanted = {_key(run) for run in _pendulums()}
+    groups = [group for group in group_by_run(trials) if _key(group.run) in wanted]
+    tasks = ("pendulum+90", "pendulum-90")
+    lines = [f"| method | seeds | {' | '.join(tasks)} | right head |", "| --- | --- | --- | --- | --- |"]
+    for name, method, policy in PENDULUM_ROWS:
+        there = [group for group in groups if group.run.method == method and policy in group.modes()]
+        cells = {task: (group, k) for group in there for k, task in enumerate(group.run.specs)}
+        shown = []
+        for task in tasks:
+            group, place = cells.get(task, (None, 0))
+            shown.append("not run" if group is None else _return(group.scores(policy)[:, place]))
+        counts = [len(cells[task][0].trials) for task in tasks if task in cells]
+        seeds = "/".join(str(n) for n in dict.fromkeys(counts)) or "–"
+        right = f"{there[0].mean_of('found', policy):.2f}" if there and policy != GIVEN else "–"
+        lines.append(f"| {' | '.join((name, seeds, *shown, right))} |")
+    return "\n".join(lines) + "\n"
+
+
+def _return(numbers: FloatArray) -> str:
+    found = Quartiles.of(numbers)
+    return f"{found.median:.0f} ({found.upper:.0f}, {found.lower:.0f})"
 
 
 def lpg_ftw_plan(angles: tuple[int, ...], seeds: int, frames: int | None = None) -> Plan:
@@ -228,8 +326,7 @@ class _Cell(NamedTuple):
 
     @classmethod
     def of(cls, group: Group | None, policy: str, place: int, paper: float) -> _Cell:
-        there = group is not None and policy in group.modes()
-        found = _measured(group, policy, place) if group is not None and there else None
+        found = _measured(group, policy, place) if group is not None else None
         if group is None or found is None:
             return cls("not run", "")
         seeds, said = len(group.trials), verdict(found, paper)
@@ -251,6 +348,8 @@ class _Line(NamedTuple):
 
 
 def _measured(group: Group, policy: str, place: int) -> Quartiles | None:
+    if policy not in group.modes():
+        return None
     if place == 0:
         return group.quartiles(policy)
     # with the task given it is looked at all the time, with the task unknown at the end of each visit
@@ -311,7 +410,8 @@ def parts(*, seeds: int = 5, methods: Sequence[str] = (), frames: int | None = N
     def show(trials: list[Trial], errors: Errors, directory: Path) -> str:
         every = list(load_trials(directory))
         control = [trial for trial in every if trial.run is not None and trial.run.control]
-        return f"{paper_tables(every)}\n{study_table(runs, control)}"
+        strengths = f"**SC2: strengths**\n\n{strength_table(every)}"
+        return f"{paper_tables(every)}\n{strengths}\n{study_table(runs, control)}"
 
     own = [lpg_ftw_part(seeds=seeds, frames=frames)] if not methods or LPG_FTW in methods else []
     return [Part("paper", run_work(runs), show)] * (not own or bool(runs)) + own

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from owlrl.errors import OwlValueError, raise_problems
 from owlrl.experiments._optional import optional
-from owlrl.experiments.metrics import probability_of_improvement, welch_test
 from owlrl.experiments.policies import ORACLE
 from owlrl.experiments.results import Group, Trial, group_by_run
 
@@ -26,8 +25,6 @@ __all__ = [
     "head_errors",
     "head_probabilities",
     "learning_curves",
-    "selection_bars",
-    "selections",
 ]
 
 # Okabe and Ito's, which people with any colour vision can tell apart; without their yellow and black,
@@ -39,7 +36,6 @@ FILES = (".jpg", ".pdf", ".png", ".svg")
 INK, QUIET = "#222222", "#8a8a8a"  # text, and what belongs to no head
 FloatArray = npt.NDArray[np.float64]
 MARKERS = "osDv^"  # of the policies that are looked at after each task only
-RANDOM = "random"
 
 
 def new_figure(width: float, height: float, *, what: str = "a picture") -> Figure:
@@ -106,11 +102,12 @@ def short(text: str, *, most: int) -> str:
     return f"{text[: most - 1 - half]}…{text[-half:]}"
 
 
-def learning_curves(trials: Iterable[Trial]) -> Figure:
+def learning_curves(trials: Iterable[Trial], *, reference: Mapping[str, float] | None = None) -> Figure:
     """How well each task is solved while one after the other is trained: a row per task, a column per method.
 
     The line is the mean over seeds with the task given, the shade around it one standard deviation;
     marks are policies with the task unknown. Background bands have the colour of the task in training.
+    ``reference`` is a score per task to draw as a dashed line, e.g. that of a model trained on it alone.
 
     >>> from owlrl.experiments import Run, Trial, learning_curves
     >>> rows = [{"kind": "training", "visit": 0, "task": "crossroads-0"},
@@ -118,8 +115,12 @@ def learning_curves(trials: Iterable[Trial]) -> Figure:
     >>> learning_curves([Trial.of(Run("Crossroads-2"), rows)]).axes[0].get_ylabel()
     'crossroads-0'
     """
-    groups = group_by_run(trials)
+    groups, levels = group_by_run(trials), dict(reference or {})
     tasks = _tasks(groups)
+    if odd := sorted(set(levels) - set(tasks)):
+        raise OwlValueError(
+            f"learning_curves: reference has {', '.join(odd)}; expected some of {', '.join(tasks)}"
+        )
     height = 0.65 if len(tasks) > 6 else max(0.95, 2.4 / len(tasks))
     wide = 3.1 if len(groups) > 1 else 5.0
     figure = new_figure(1.4 + wide * len(groups), 1.3 + height * len(tasks), what="learning_curves")
@@ -133,20 +134,22 @@ def learning_curves(trials: Iterable[Trial]) -> Figure:
         for number, task in enumerate(tasks):
             axes = panels[number][column]
             _bands(axes, group.trials[0], tasks)
+            if task in levels:
+                axes.axhline(levels[task], color=INK, lw=1, ls=(0, (5, 2)))
             _curve(axes, group, task, ORACLE, color=colour(number), linestyle=dashes(number))
             for place, policy in enumerate(adaptive):
                 _marks(axes, group, task, policy, place=place, of=len(adaptive), color=colour(number))
         seeds = count(len(group.trials), "seed")
         panels[0][column].set_title(f"{label(group.label)}\n{seeds}", fontsize=10)
         panels[-1][column].set_xlabel("frames of all tasks so far", fontsize=9)
-        panels[-1][column].xaxis.set_major_formatter(_thousands)
+        panels[-1][column].xaxis.set_major_formatter(thousands)
     for number, task in enumerate(tasks):
         axes = panels[number][0]
         axes.set_ylabel(label(task), rotation=0, ha="right", va="center", color=colour(number), fontsize=9)
         if shares:
             axes.set(ylim=(-0.12, 1.12), yticks=[0, 1])
     figure.supylabel("share of episodes solved" if shares else "mean return", fontsize=9)
-    _key(figure, adaptive, shade=any(len(group.trials) > 1 for group in groups))
+    _key(figure, adaptive, shade=any(len(group.trials) > 1 for group in groups), levels=bool(levels))
     return figure
 
 
@@ -327,7 +330,7 @@ def _over_seeds(group: Group, task: str, policy: str) -> tuple[list[int], FloatA
     return steps, mean, np.maximum(mean - spread, least), np.minimum(mean + spread, most)
 
 
-def _key(figure: Figure, adaptive: Sequence[str], *, shade: bool) -> None:
+def _key(figure: Figure, adaptive: Sequence[str], *, shade: bool, levels: bool) -> None:
     """What line, shade, marks and bands mean, below the panels."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
@@ -339,13 +342,16 @@ def _key(figure: Figure, adaptive: Sequence[str], *, shade: bool) -> None:
     for place, policy in enumerate(adaptive):
         mark = Line2D([], [], ls="none", marker=MARKERS[place % len(MARKERS)], mfc="white", mec=INK)
         parts.append((mark, f"task unknown: {label(policy)}"))
+    if levels:
+        parts.append((Line2D([], [], color=INK, lw=1, ls=(0, (5, 2))), "reference"))
     parts.append((Patch(facecolor=QUIET, alpha=0.3, lw=0), "the task of that colour is in training"))
     handles, texts = zip(*parts, strict=True)
     columns = min(len(parts), max(2, int(figure.get_figwidth() / 2.9)))
     figure.legend(handles, texts, loc="outside lower center", ncols=columns, fontsize=9, frameon=False)
 
 
-def _thousands(value: float, position: int | None = None) -> str:
+def thousands(value: float, position: int | None = None) -> str:
+    """A number of frames, short enough for an axis."""
     if value >= 1e6:
         return f"{value / 1e6:g}M"
     return f"{value / 1e3:g}k" if value >= 1e3 else f"{value:g}"
@@ -362,11 +368,11 @@ def _trace_problems(heads: int, arms: Any, probabilities: Any, losses: Any) -> l
     ]
 
 
-def arm_positions(trials: Iterable[Trial], *, mode: str = ORACLE) -> Figure:
+def arm_positions(trials: Iterable[Trial], *, mode: str = ORACLE, apart: Sequence[str] = ()) -> Figure:
     """Where the poles of pendulums point at the end of training, a dial per method, a line per episode.
 
     The direction is the mean over the last 50 steps of each episode of all seeds, with 0° above and positive
-    angles to the left, as Gymnasium draws the pole.
+    angles to the left, as Gymnasium draws the pole. Methods in ``apart`` have a dial per task.
 
     >>> from owlrl.experiments import Run, Trial, arm_positions
     >>> row = {"kind": "score", "visit": 0, "mode": "oracle", "task": "pendulum+90", "mean_return": -350.0}
@@ -375,29 +381,39 @@ def arm_positions(trials: Iterable[Trial], *, mode: str = ORACLE) -> Figure:
     >>> len(figure.axes[0].get_lines())
     2
     """
-    groups, shown = group_by_run(trials), []
-    for group in groups:
+    dials: list[tuple[str, dict[str, list[float]]]] = []  # title, and angles by task
+    tasks = list[str]()
+    for group in group_by_run(trials):
         rows = [row for trial in group.trials for row in trial.final(mode)]
         if not rows or any("final_angles" not in row for row in rows):
             raise OwlValueError(
                 f"arm_positions: {group.label} has no final_angles with {mode!r}; expected runs on pendulums"
             )
-        shown.append(rows)
-    if not shown:
+        found: dict[str, list[float]] = {}
+        for row in rows:
+            found.setdefault(row["task"], []).extend(row["final_angles"])
+        tasks = list(dict.fromkeys([*tasks, *found]))
+        title, seeds = label(group.label), count(len(group.trials), "seed")
+        if group.run.method in apart:
+            dials += [(f"{title}, {label(task)}\n{seeds}", {task: found[task]}) for task in found]
+        else:
+            dials.append((f"{title}\n{seeds}", found))
+    if not dials:
         raise OwlValueError("arm_positions: there are no trials; expected at least one")
-    figure = new_figure(0.4 + 2.6 * len(groups), 3.3, what="arm_positions")
-    panels = figure.subplots(1, len(groups), squeeze=False, subplot_kw={"projection": "polar"})[0]
+    figure = new_figure(0.4 + 2.6 * len(dials), 3.3, what="arm_positions")
+    from matplotlib.lines import Line2D
+
+    panels = figure.subplots(1, len(dials), squeeze=False, subplot_kw={"projection": "polar"})[0]
     handles: dict[str, Any] = {}
-    for axes, group, rows in zip(panels, groups, shown, strict=True):
-        tasks = list(dict.fromkeys(row["task"] for row in rows))
-        for number, task in enumerate(tasks):
-            angles = [angle for row in rows if row["task"] == task for angle in row["final_angles"]]
+    for axes, (title, found) in zip(panels, dials, strict=True):
+        for task, angles in found.items():
+            number = tasks.index(task)
             reach = 1.0 - 0.25 * number / len(tasks)  # lines of two tasks that agree are both seen
             for angle in np.radians(angles):
-                (line,) = axes.plot([0.0, angle], [0.0, reach], color=colour(number), lw=0.9, alpha=0.5)
-            handles[label(task)] = line
+                axes.plot([0.0, angle], [0.0, reach], color=colour(number), lw=0.9, alpha=0.5)
+            handles[label(task)] = Line2D([], [], color=colour(number), lw=2)
         axes.set_theta_zero_location("N")
-        axes.set(ylim=(0, 1), yticks=[], title=f"{label(group.label)}\n{count(len(group.trials), 'seed')}")
+        axes.set(ylim=(0, 1), yticks=[], title=title)
         axes.set_xticks(np.radians([0, 90, 180, 270]), ["0°", "+90°", "180°", "−90°"])
         axes.tick_params(labelsize=8)
         axes.title.set_fontsize(10)
@@ -484,71 +500,4 @@ def head_errors(traces: Sequence[Mapping[str, Any]]) -> Figure:
     figure.legend(
         handles.values(), handles.keys(), loc="outside right center", fontsize=8, frameon=False, title="head"
     )
-    return figure
-
-
-class Selection(NamedTuple):
-    """A policy for the task unknown, compared with random heads.
-
-    Attributes:
-        policy: its name.
-        scores: of each seed, the mean over tasks.
-        p: two-sided, of Welch's t-test against random heads; NaN for one seed.
-        better: how likely a seed of it beats one of random heads.
-    """
-
-    policy: str
-    scores: tuple[float, ...]
-    p: float
-    better: float
-
-
-def selections(group: Group) -> list[Selection]:
-    """Every way to act that a group was evaluated with, compared with random heads as the paper does.
-
-    >>> from owlrl.experiments import Run, Trial, selections
-    >>> from owlrl.experiments.results import Group
-    >>> rows = [{"kind": "score", "visit": 0, "mode": mode, "task": "a", "success": score}
-    ...         for mode, score in (("hedge+td", 1.0), ("random", 0.5))]
-    >>> [(found.policy, found.better) for found in selections(Group((Trial.of(Run("SC2"), rows),)))]
-    [('hedge+td', 1.0), ('random', 0.5)]
-    """
-    if RANDOM not in group.modes():
-        raise OwlValueError(
-            f"selections: {group.label} was not evaluated with {RANDOM!r}; expected it as well"
-        )
-    base = group.scores(RANDOM).mean(axis=1)
-    found = []
-    for policy in group.modes():
-        scores = group.scores(policy).mean(axis=1)
-        p = welch_test(scores, base) if len(scores) > 1 else float("nan")
-        found.append(Selection(policy, tuple(scores.tolist()), p, probability_of_improvement(scores, base)))
-    return found
-
-
-def selection_bars(group: Group) -> Figure:
-    """The paper's bar chart of ways to select a head, with both comparisons to random heads.
-
-    >>> from owlrl.experiments import Run, Trial, selection_bars
-    >>> from owlrl.experiments.results import Group
-    >>> rows = [{"kind": "score", "visit": 0, "mode": "random", "task": "a", "success": 0.5}]
-    >>> selection_bars(Group((Trial.of(Run("SC2"), rows),))).axes[0].get_xlabel()
-    'mean score over tasks (1 seed)'
-    """
-    found = selections(group)
-    figure = new_figure(7.5, 0.9 + 0.3 * len(found), what="selection_bars")
-    axes = figure.subplots()
-    places = np.arange(len(found))[::-1]
-    axes.barh(places, [np.mean(one.scores) for one in found], 0.65, color=COLOURS[0], alpha=0.8)
-    for place, one in zip(places, found, strict=True):
-        axes.plot(one.scores, np.full(len(one.scores), place), ".", color=INK, ms=3)
-        if one.policy != RANDOM:
-            text = f"p = {one.p:.2g}, better in {one.better:.0%}"
-            axes.text(
-                1.02, place, text, va="center", fontsize=8, color=QUIET, transform=axes.get_yaxis_transform()
-            )
-    axes.set(yticks=places, yticklabels=[label(one.policy) for one in found])
-    axes.set_xlabel(f"mean score over tasks ({count(len(group.trials), 'seed')})", fontsize=9)
-    axes.set_title(f"{label(group.label)}: beside random heads", fontsize=10, loc="left")
-    plain(axes)
     return figure
