@@ -378,7 +378,7 @@ def test_non_finite_rewards_are_refused_by_the_replay():
         ({"regularizer": EWCRegularizer}, "the class EWCRegularizer"),
         ({"regularizer": EWCRegularizer({"critic": 1.0})}, "critic"),
         ({"regularizer": 500.0}, "expected a Regularizer"),
-        ({"evidence": 3}, "expected a Evidence"),
+        ({"evidence": 3}, "expected an Evidence"),
         ({"memory_rows": 0}, "expected an int >= 1"),
         ({"max_bytes": True}, "expected an int >= 1"),
         ({"seed": -1}, "expected an int >= 0, or None"),
@@ -1075,6 +1075,15 @@ def test_evaluation_takes_an_id_and_looks_at_the_spaces_first():
         with pytest.raises(OwlTypeError, match=f"env is {named}; expected a Gymnasium environment"):
             owl.evaluate(wrong)
     assert len(owl.evaluate(Signs(0), episodes=np.int64(2), seed=np.int64(0)).returns) == 2
+
+
+def test_evaluation_of_a_script_with_a_list_refuses_environments_that_do_not_fit():
+    script = make_script("plain", replay="deque")
+    owl = OwlWrapper(script.learner())
+    with owl.task("a"):
+        train(script, Signs(0), 60)
+    with pytest.raises(OwlValueError, match=r"act on env's observations, of shape \(3,\) .*of training"):
+        owl.evaluate("Pendulum-v1", task="a")
 
 
 def test_a_learner_that_was_trained_before_says_which_head_its_first_task_takes():

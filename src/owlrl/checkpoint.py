@@ -33,6 +33,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from owlrl._arguments import kind_of
 from owlrl.errors import OwlTypeError, OwlValueError
 
 try:
@@ -255,7 +256,7 @@ def _flatten(value: object, where: str, found: list[_Array], depth: int) -> Any:
         return {kind: _put(value, where, found)}
     if isinstance(value, dict | list | tuple) and depth == MAX_DEPTH:
         raise OwlValueError(
-            f"save_state: {where[:60]}… is a {type(value).__name__} inside {depth} others; expected at most "
+            f"save_state: {where[:60]}… is {kind_of(value)} inside {depth} others; expected at most "
             f"{MAX_DEPTH} in each other; does it hold itself?"
         )
     if isinstance(value, dict):
@@ -279,7 +280,7 @@ def _flatten(value: object, where: str, found: list[_Array], depth: int) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise OwlTypeError(
-        f"save_state: {where} is a {type(value).__name__}; expected tensors, arrays, numbers, strings, None, "
+        f"save_state: {where} is {kind_of(value)}; expected tensors, arrays, numbers, strings, None, "
         "lists and dicts; return such from state_dict()"
     )
 

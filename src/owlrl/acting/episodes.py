@@ -291,7 +291,7 @@ def run_episodes(
 def _one_step(policy: EpisodePolicy, stepper: Stepper) -> Steps:
     """Act, step, observe; a policy of one environment sees no leading dimension."""
     if stepper.vector:
-        steps = stepper.step(policy.act(stepper.observation))
+        steps = stepper.step(_action(policy, stepper.observation))
         policy.observe(
             steps.observation,
             steps.action,
@@ -302,12 +302,25 @@ def _one_step(policy: EpisodePolicy, stepper: Stepper) -> Steps:
         )
         return steps
     seen = _first(stepper.observation)
-    action = policy.act(seen)
+    action = _action(policy, seen)
     steps = stepper.step(np.asarray(action)[None])
     policy.observe(
         seen, action, float(steps.reward[0]), _first(steps.next_observation), bool(steps.terminated[0])
     )
     return steps
+
+
+def _action(policy: EpisodePolicy, observation: Any) -> Any:
+    """What the policy does; where its network does not fit the observations, an error that says so."""
+    try:
+        return policy.act(observation)
+    except RuntimeError as error:
+        if type(error) is not RuntimeError:  # one of ours, or of a device
+            raise
+        raise OwlValueError(
+            f"run_episodes: the policy cannot act on env's observations, of shape {np.shape(observation)} "
+            f"({error}); expected an environment with the observations of training"
+        ) from error
 
 
 def _first(batch: Any) -> Any:
@@ -329,10 +342,17 @@ def space_problems(env: Any, replay: Any, num_actions: int) -> list[str]:
     known = getattr(replay, "num_actions", None)
     if known and num_actions > known and num_actions % known == 0:
         num_actions = known  # several outputs per action: quantiles
-    if count is not None and int(count) < num_actions:
-        found.append(f"env has {count} actions; expected {num_actions}, as many as the heads have")
-    if count is None and box and width not in (None, tuple(box)):
-        found.append(f"env has actions of shape {width}; expected {tuple(box)}, as in training")
+    if count is not None and box:
+        found.append(f"env has {count} actions to choose from; expected actions of shape {tuple(box)}")
+    elif count is not None and int(count) < num_actions:
+        several = "; a distributional network needs a small module around it whose forward returns Q-values"
+        found.append(
+            f"env has {count} actions; expected {num_actions}, as many as the heads have"
+            f"{several if num_actions % int(count) == 0 else ''}"
+        )
+    if count is None and box is not None and width not in (None, tuple(box)):
+        expected = tuple(box) if box else f"{num_actions} actions to choose from"
+        found.append(f"env has actions of shape {width}; expected {expected}, as in training")
     return found
 
 

@@ -12,9 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from owlrl._arguments import Arguments
+from owlrl._arguments import Arguments, kind_of
 from owlrl.describe.base import DescribedLearner, HeadedNetwork, Preprocess, Trained, ownership_problems
-from owlrl.describe.given import kind_of
 from owlrl.describe.outputs import (
     CriticOutput,
     Deterministic,

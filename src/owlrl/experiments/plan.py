@@ -17,7 +17,7 @@ import gymnasium
 import numpy as np
 import torch
 
-from owlrl._arguments import Arguments
+from owlrl._arguments import Arguments, kind_of
 from owlrl.experiments.methods import RANDOM, Method, find_method
 from owlrl.experiments.models import EXPECTED
 from owlrl.experiments.results import MEASURES, Trial
@@ -206,7 +206,7 @@ def _task_problem(where: str, task: Any) -> str | None:
             except gymnasium.error.Error:  # an id without its version, say, which `make` completes
                 continue
         elif not callable(part):
-            return f"{where} is a {type(part).__name__}; {EXPECTED}"
+            return f"{where} is {kind_of(part)}; {EXPECTED}"
     return None
 
 
