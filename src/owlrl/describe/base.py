@@ -547,7 +547,7 @@ class DescribedLearner(ABC):
             dtype = getattr(self.replay, "observation_dtype", np.float32)
             return torch.from_numpy(np.zeros((rows, *shape), dtype=dtype))
         if self.preprocess is not None:
-            raise OwlStateError("nothing tells the shape of an observation before it is prepared")
+            raise OwlStateError("the shape of a raw observation is not known yet")
         example = default_input(self._asked_first.network)
         return example.expand(rows, *example.shape[1:])
 

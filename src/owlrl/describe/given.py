@@ -136,7 +136,7 @@ def check_bound(learner: OffPolicyLearner) -> list[str]:
     if not networks:
         found.append("networks is empty; expected at least one network")
     if odd := sorted(set(targets) - set(networks)):
-        found.append(f"targets has {odd}, which networks has not; expected the same names")
+        found.append(f"targets has {odd}, which networks does not have; expected the same names")
     if set(optimizers) != set(networks):
         found.append(
             f"optimizers has {sorted(optimizers)}; expected the names of networks, {sorted(networks)}"
@@ -166,7 +166,7 @@ def part_problem(name: str, item: object, protocol: type, example: str) -> list[
 def trial_problems(learner: OffPolicyLearner, rows: Transitions) -> list[str]:
     """What fails when ``rows`` are run through every call that a learner with heads must support.
 
-    For ``trial`` of a learner: the caller sees to evaluation mode and to the generators.
+    For ``trial`` of a learner: the caller sets evaluation mode and restores the random generators.
     """
     count, active = len(rows), next(iter(learner.networks.values())).pointer.head
     heads = next(iter(learner.networks.values())).num_heads

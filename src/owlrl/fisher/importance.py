@@ -289,7 +289,7 @@ def weight_problems(name: str, weights: object, rows: int) -> list[str]:
         )
         return [f"{name} is {got}; expected a floating tensor ({rows},), one weight per row"]
     if not (weights.isfinite().all() and (weights >= 0).all() and weights.sum() > 0):
-        return [f"{name} holds negative or not finite numbers, or only 0; expected numbers >= 0"]
+        return [f"{name} is negative or not finite somewhere, or only 0; expected numbers >= 0"]
     return []
 
 
