@@ -117,7 +117,7 @@ class Train:
         else:
             make_directory(self.output)
             if part.is_file():
-                say(self.json, f"going on from {part}")
+                say(self.json, f"continuing from {part}")
             keep: dict[str, Any] = {"resume": part, "save_every": self.save_every}
             trial = run_experiment(run, checkpoint=checkpoint, progress=True, **keep)
             trial.write(self.output)

@@ -25,7 +25,7 @@ Call = Callable[..., Any]  # call(network, *inputs) -> a tensor, or several
 
 
 class PromotedNetwork:
-    """A network whose output layers have a head per task; its owner can go on using it.
+    """A network whose output layers have a head per task; its owner can keep using it.
 
     Made by `promote_output_layers`. Satisfies `owlrl.protocols.MultiHead`. A network with several
     outputs returns all of them side by side.
