@@ -1095,6 +1095,24 @@ def test_a_learner_that_was_trained_before_says_which_head_its_first_task_takes(
         train(script, Signs(0), 60)
 
 
+def test_the_first_row_is_tried_at_the_first_optimizer_step():
+    """What cannot be known when a script is wrapped: its deque is empty then."""
+    script = make_script("plain", replay="deque")
+    owl, steps = OwlWrapper(script.learner()), 0
+    with (
+        pytest.raises(OwlValueError, match=r"task 'a', first row: the actions of the rows are .*float32"),
+        owl.task("a"),
+    ):
+        seen = np.zeros(SIZE, np.float32)
+        script.replay.append((seen, 0.5, 1.0, seen, True))  # reward and action in each other's place
+        for _ in range(3):
+            script.optimizer.zero_grad()
+            script.q(torch.zeros(1, SIZE)).sum().backward()
+            script.optimizer.step()
+            steps += 1
+    assert not steps and not owl.tasks["a"].visits
+
+
 def test_rows_are_looked_at_during_a_visit():
     script = make_script()
     owl = OwlWrapper(script.learner())

@@ -582,7 +582,7 @@ def find_method(method: Any) -> Method:
         if ":" not in found:
             known = ", ".join(map(repr, [*BUILT_IN, *ELSEWHERE]))
             raise OwlValueError(
-                f"compare: method is {method!r}; expected one of {known}, or your own as 'package.module:name'"
+                f"compare: method is {method!r}; expected one of {known}, or yours as 'package.module:name'"
             )
         found = imported("compare: method", found)
     found = found() if isinstance(found, type) else found

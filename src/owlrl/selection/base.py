@@ -1,4 +1,4 @@
-"""`Selector`: the base class of the built-in selectors and of your own: episodes, held draws, checks, saving."""
+"""`Selector`: the base class of built-in selectors and of your own: episodes, held draws, checks, saving."""
 
 from __future__ import annotations
 
