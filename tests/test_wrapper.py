@@ -912,6 +912,22 @@ def test_adopting_needs_rows_or_an_environment():
 # ------------------------------------------------------------------------------- watching
 
 
+@pytest.mark.parametrize("replay", ["scoped", "deque"])
+@pytest.mark.parametrize(
+    ("env", "steps", "problem"),
+    [
+        ("CartPole-v1", 10, "env has 2 actions; expected 4, as many as the heads have"),
+        ("Pendulum-v1", 10, r"observations.* of shape \((1, )?3,?\)"),
+        (Signs(0), 0, "steps is 0; expected an int >= 1"),
+    ],
+)
+def test_adopting_refuses_an_environment_of_another_kind(replay, env, steps, problem):
+    owl = OwlWrapper(make_script("plain", replay=replay).learner())
+    with pytest.raises(OwlValueError, match=f"(?s)^OwlWrapper.adopt: .*{problem}"):
+        owl.adopt("old", env=env, steps=steps)
+    assert not owl.tasks and not len(owl.memory)
+
+
 def test_numbers_are_handed_to_whoever_watches():
     seen = []
     script = make_script()

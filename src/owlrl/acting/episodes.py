@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -291,7 +292,7 @@ def run_episodes(
 def _one_step(policy: EpisodePolicy, stepper: Stepper) -> Steps:
     """Act, step, observe; a policy of one environment sees no leading dimension."""
     if stepper.vector:
-        steps = stepper.step(_action(policy, stepper.observation))
+        steps = stepper.step(_action("run_episodes", policy.act, stepper.observation))
         policy.observe(
             steps.observation,
             steps.action,
@@ -302,7 +303,7 @@ def _one_step(policy: EpisodePolicy, stepper: Stepper) -> Steps:
         )
         return steps
     seen = _first(stepper.observation)
-    action = _action(policy, seen)
+    action = _action("run_episodes", policy.act, seen)
     steps = stepper.step(np.asarray(action)[None])
     policy.observe(
         seen, action, float(steps.reward[0]), _first(steps.next_observation), bool(steps.terminated[0])
@@ -310,15 +311,15 @@ def _one_step(policy: EpisodePolicy, stepper: Stepper) -> Steps:
     return steps
 
 
-def _action(policy: EpisodePolicy, observation: Any) -> Any:
-    """What the policy does; where its network does not fit the observations, an error that says so."""
+def _action(where: str, act: Callable[[Any], Any], observation: Any) -> Any:
+    """``act(observation)``; where the network does not fit the observation, an error that says so."""
     try:
-        return policy.act(observation)
+        return act(observation)
     except RuntimeError as error:
         if type(error) is not RuntimeError:  # one of ours, or of a device
             raise
         raise OwlValueError(
-            f"run_episodes: the policy cannot act on env's observations, of shape {np.shape(observation)} "
+            f"{where}: the network cannot act on env's observations, of shape {tuple(np.shape(observation))} "
             f"({error}); expected an environment with the observations of training"
         ) from error
 
@@ -406,6 +407,11 @@ class _Log:
 
 def collect_rows(learner: OffPolicyLearner, env: Any, *, steps: int, seed: int | None) -> Transitions:
     """At least ``steps`` rows of ``env`` by the first head, greedy, with one action in five at random."""
+    arguments = Arguments("OwlWrapper.adopt")
+    steps = arguments.integer("steps", steps)
+    *_, last = next(iter(learner.networks.values())).head_parameters(0).values()
+    arguments.problems += space_problems(env, learner.replay, len(last))
+    arguments.check()
     rng = own_generator(seed, 9)
     stepper = Stepper(env, seed=int(rng.integers(2**31)))
     space = getattr(env, "single_action_space", env.action_space)
@@ -416,7 +422,8 @@ def collect_rows(learner: OffPolicyLearner, env: Any, *, steps: int, seed: int |
     while real < steps:
         seen = stepper.observation
         batch = learner.prepare(seen) if isinstance(seen, dict) else torch.as_tensor(np.asarray(seen))
-        action = learner.act(batch, heads.to(batch.device)).cpu().numpy()
+        greedy = _action(arguments.where, partial(learner.act, heads=heads.to(batch.device)), batch)
+        action = greedy.cpu().numpy()
         for k in np.flatnonzero(rng.random(stepper.num_envs) < 0.2):
             action[k] = space.sample()
         found.append(stepper.step(action))
