@@ -1111,6 +1111,19 @@ def test_a_learner_that_was_trained_before_says_which_head_its_first_task_takes(
         train(script, Signs(0), 60)
 
 
+def test_a_policy_keeps_its_trace_only_where_it_is_asked_for():
+    script = make_script("plain")
+    owl = OwlWrapper(script.learner())
+    with owl.task("a"):
+        train(script, Signs(0), 60)
+    seen = np.zeros(SIZE, np.float32)
+    for policy, steps in ((owl.policy(), 0), (owl.policy(trace=True), 3)):
+        policy.reset()
+        for _ in range(3):
+            policy.observe(seen, policy.act(seen), 0.0, seen, False)
+        assert len(policy.trace) == steps
+
+
 def test_the_first_row_is_tried_at_the_first_optimizer_step():
     """What cannot be known when a script is wrapped: its deque is empty then."""
     script = make_script("plain", replay="deque")
