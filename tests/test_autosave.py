@@ -142,7 +142,7 @@ def test_the_end_of_the_block_is_saved_and_an_exception_is_not(tmp_path):
 
 
 def test_bad_arguments_are_named_together(tmp_path):
-    with pytest.raises(OwlError, match=r"(?s)seconds is -1.*keep is 0.*path is a int") as error:
+    with pytest.raises(OwlError, match=r"(?s)seconds is -1.*keep is 0.*path is an int") as error:
         make(3, seconds=-1, keep=0)
     assert "steps" not in str(error.value)
     with pytest.raises(OwlError, match="seconds and steps are None"):

@@ -111,7 +111,7 @@ def test_what_cannot_be_saved_is_named_and_nothing_written(tmp_path, value, mess
 def test_what_holds_itself_or_is_too_large_is_named(tmp_path, monkeypatch):
     circle = []
     circle.append(circle)
-    with pytest.raises(OwlValueError, match="does it hold itself"):
+    with pytest.raises(OwlValueError, match="does it contain itself"):
         save_state(tmp_path / "s", circle)
     with pytest.raises(OwlValueError, match=r"state\.n is an int of 5001 bits"):
         save_state(tmp_path / "s", {"n": 2**5000})
@@ -172,8 +172,8 @@ def test_files_of_others_are_refused(tmp_path):
         ((10**18).to_bytes(8, "little") + b"{" * 100, "it begins with"),
         ((1_000).to_bytes(8, "little") + b"{" * 100, "it has 108 bytes, its header alone 1008"),
         ((4).to_bytes(8, "little") + b"{}  ", "format None"),
-        ((4).to_bytes(8, "little") + b"{[] ", "no JSON"),
-        ((10**6).to_bytes(8, "little") + b'{"a":' + b"[" * (10**6 - 5), "no JSON"),
+        ((4).to_bytes(8, "little") + b"{[] ", "not JSON"),
+        ((10**6).to_bytes(8, "little") + b'{"a":' + b"[" * (10**6 - 5), "not JSON"),
     ]:
         path.write_bytes(content)
         with pytest.raises(OwlValueError, match=message) as caught:
@@ -396,7 +396,7 @@ def test_what_is_no_file_is_not_replaced(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "round").symlink_to(tmp_path / "round")
     for name in ("pipe", "round"):
-        with pytest.raises(OSError, match="no ordinary file"):
+        with pytest.raises(OSError, match="not a regular file"):
             save_state(tmp_path / name, {})
     assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode) and (tmp_path / "round").is_symlink()
 

@@ -162,7 +162,7 @@ def test_a_stopped_training_goes_on(tmp_path, capsys, monkeypatch):
     assert "the same command continues from there" in capsys.readouterr().err
     (part,) = tmp_path.iterdir()
     assert main(command) == 0
-    assert capsys.readouterr().out.startswith(f"going on from {part}\n")
+    assert capsys.readouterr().out.startswith(f"continuing from {part}\n")
     (result,) = tmp_path.glob("*.jsonl")
     assert not part.exists() and len(list(tmp_path.iterdir())) == 2
     result.write_text("{", encoding="utf-8")  # what is damaged is done again

@@ -378,7 +378,7 @@ def test_non_finite_rewards_are_refused_by_the_replay():
         ({"regularizer": EWCRegularizer}, "the class EWCRegularizer"),
         ({"regularizer": EWCRegularizer({"critic": 1.0})}, "critic"),
         ({"regularizer": 500.0}, "expected a Regularizer"),
-        ({"evidence": 3}, "expected a Evidence"),
+        ({"evidence": 3}, "expected an Evidence"),
         ({"memory_rows": 0}, "expected an int >= 1"),
         ({"max_bytes": True}, "expected an int >= 1"),
         ({"seed": -1}, "expected an int >= 0, or None"),
@@ -912,6 +912,22 @@ def test_adopting_needs_rows_or_an_environment():
 # ------------------------------------------------------------------------------- watching
 
 
+@pytest.mark.parametrize("replay", ["scoped", "deque"])
+@pytest.mark.parametrize(
+    ("env", "steps", "problem"),
+    [
+        ("CartPole-v1", 10, "env has 2 actions; expected 4, as many as the heads have"),
+        ("Pendulum-v1", 10, r"observations.* of shape \((1, )?3,?\)"),
+        (Signs(0), 0, "steps is 0; expected an int >= 1"),
+    ],
+)
+def test_adopting_refuses_an_environment_of_another_kind(replay, env, steps, problem):
+    owl = OwlWrapper(make_script("plain", replay=replay).learner())
+    with pytest.raises(OwlValueError, match=f"(?s)^OwlWrapper.adopt: .*{problem}"):
+        owl.adopt("old", env=env, steps=steps)
+    assert not owl.tasks and not len(owl.memory)
+
+
 def test_numbers_are_handed_to_whoever_watches():
     seen = []
     script = make_script()
@@ -1077,6 +1093,15 @@ def test_evaluation_takes_an_id_and_looks_at_the_spaces_first():
     assert len(owl.evaluate(Signs(0), episodes=np.int64(2), seed=np.int64(0)).returns) == 2
 
 
+def test_evaluation_of_a_script_with_a_list_refuses_environments_that_do_not_fit():
+    script = make_script("plain", replay="deque")
+    owl = OwlWrapper(script.learner())
+    with owl.task("a"):
+        train(script, Signs(0), 60)
+    with pytest.raises(OwlValueError, match=r"act on env's observations, of shape \(3,\) .*of training"):
+        owl.evaluate("Pendulum-v1", task="a")
+
+
 def test_a_learner_that_was_trained_before_says_which_head_its_first_task_takes():
     script = make_script("plain")
     script.replay.begin_task("before")
@@ -1084,6 +1109,37 @@ def test_a_learner_that_was_trained_before_says_which_head_its_first_task_takes(
     owl = OwlWrapper(script.learner())
     with pytest.warns(UserWarning, match=r"continues with the head it has.*owl\.adopt"), owl.task("same"):
         train(script, Signs(0), 60)
+
+
+def test_a_policy_keeps_its_trace_only_where_it_is_asked_for():
+    script = make_script("plain")
+    owl = OwlWrapper(script.learner())
+    with owl.task("a"):
+        train(script, Signs(0), 60)
+    seen = np.zeros(SIZE, np.float32)
+    for policy, steps in ((owl.policy(), 0), (owl.policy(trace=True), 3)):
+        policy.reset()
+        for _ in range(3):
+            policy.observe(seen, policy.act(seen), 0.0, seen, False)
+        assert len(policy.trace) == steps
+
+
+def test_the_first_row_is_tried_at_the_first_optimizer_step():
+    """What cannot be known when a script is wrapped: its deque is empty then."""
+    script = make_script("plain", replay="deque")
+    owl, steps = OwlWrapper(script.learner()), 0
+    with (
+        pytest.raises(OwlValueError, match=r"task 'a', first row: the actions of the rows are .*float32"),
+        owl.task("a"),
+    ):
+        seen = np.zeros(SIZE, np.float32)
+        script.replay.append((seen, 0.5, 1.0, seen, True))  # reward and action in each other's place
+        for _ in range(3):
+            script.optimizer.zero_grad()
+            script.q(torch.zeros(1, SIZE)).sum().backward()
+            script.optimizer.step()
+            steps += 1
+    assert not steps and not owl.tasks["a"].visits
 
 
 def test_rows_are_looked_at_during_a_visit():

@@ -11,7 +11,9 @@ import torch
 
 from owlrl.errors import OwlError, OwlValueError, raise_problems
 
-__all__ = ["Arguments", "own_generator", "own_seed", "restored_generator"]
+__all__ = ["Arguments", "article", "kind_of", "own_generator", "own_seed", "restored_generator"]
+
+JAX = ("flax", "haiku", "equinox", "jax", "jaxlib", "sbx")
 
 
 class Arguments:
@@ -104,8 +106,7 @@ class Arguments:
     def instance(self, name: str, value: Any, kind: type, example: str, *, none: bool = False) -> Any:
         """An object of class ``kind``; ``example`` shows how to make one."""
         if not (isinstance(value, kind) or (value is None and none)):
-            got = f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
-            self.problems.append(f"{name} is {got}; expected {example}{', or None' * none}")
+            self.problems.append(f"{name} is {kind_of(value)}; expected {example}{', or None' * none}")
         return value
 
     def function(self, name: str, value: Any, what: str, *, none: bool = False) -> Any:
@@ -139,6 +140,26 @@ class Arguments:
 
     def _add(self, name: str, value: object, expected: str, none: bool = False) -> None:
         self.problems.append(f"{name} is {value!r}; expected {expected}{', or None' * none}")
+
+
+def kind_of(item: object) -> str:
+    """The kind of an object, for a message; JAX models are named as such.
+
+    >>> from owlrl._arguments import kind_of
+    >>> kind_of(3), kind_of("x"), kind_of(None), kind_of(dict)
+    ('an int', 'a str', 'None', 'the class dict')
+    """
+    if item is None or isinstance(item, type):
+        return "None" if item is None else f"the class {item.__name__}"
+    libraries = {base.__module__.partition(".")[0] for base in type(item).__mro__}
+    found = next((name for name in JAX if name in libraries), None)
+    name = f"{article(type(item).__name__)} {type(item).__name__}"
+    return name if found is None else f"{name} of {found}, a JAX library, and owlrl works with torch modules"
+
+
+def article(noun: str) -> str:
+    """The article before a noun: "an" before a vowel, else "a"."""
+    return "an" if noun[0] in "aeiouAEIO" else "a"
 
 
 def own_seed(seed: int | None) -> int:

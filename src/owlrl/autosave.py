@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from owlrl._arguments import Arguments
+from owlrl._arguments import Arguments, kind_of
 
 __all__ = ["Autosave"]
 
@@ -84,7 +84,7 @@ class Autosave:
         if seconds is None and steps is None:
             arguments.problem("seconds and steps are None; expected a limit, e.g. seconds=60")
         if not isinstance(path, str | os.PathLike):
-            arguments.problem(f"path is a {type(path).__name__}; expected a str or a Path")
+            arguments.problem(f"path is {kind_of(path)}; expected a str or a Path")
         arguments.check()
         self.path = Path(path)
         self.saves = 0

@@ -33,6 +33,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from owlrl._arguments import kind_of
 from owlrl.errors import OwlTypeError, OwlValueError
 
 try:
@@ -145,8 +146,8 @@ def load_state(path: str | os.PathLike[str]) -> Any:
             raise
         except Exception as error:  # a header made on purpose, or too little memory
             raise OwlValueError(
-                f"load_state: {path}, a file of {status.st_size} bytes, could not be taken in "
-                f"({type(error).__name__}: {error}); is there memory enough? Else go back to an earlier copy"
+                f"load_state: {path}, a file of {status.st_size} bytes, could not be read "
+                f"({type(error).__name__}: {error}); if there is enough memory, go back to an earlier copy"
             ) from error
 
 
@@ -255,8 +256,8 @@ def _flatten(value: object, where: str, found: list[_Array], depth: int) -> Any:
         return {kind: _put(value, where, found)}
     if isinstance(value, dict | list | tuple) and depth == MAX_DEPTH:
         raise OwlValueError(
-            f"save_state: {where[:60]}… is a {type(value).__name__} inside {depth} others; expected at most "
-            f"{MAX_DEPTH} in each other; does it hold itself?"
+            f"save_state: {where[:60]}… is {kind_of(value)} inside {depth} others; expected at most "
+            f"{MAX_DEPTH} in each other; does it contain itself?"
         )
     if isinstance(value, dict):
         # pairs, not an object: JSON would turn the int keys of an optimizer's state into strings
@@ -279,7 +280,7 @@ def _flatten(value: object, where: str, found: list[_Array], depth: int) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise OwlTypeError(
-        f"save_state: {where} is a {type(value).__name__}; expected tensors, arrays, numbers, strings, None, "
+        f"save_state: {where} is {kind_of(value)}; expected tensors, arrays, numbers, strings, None, "
         "lists and dicts; return such from state_dict()"
     )
 
@@ -367,7 +368,7 @@ class _Unreadable(Exception):
 
 CUT_SHORT = "was it cut short or damaged on its way? Copy it again, or go back to an earlier one"
 DAMAGED = "is damaged: what is in it does not match its digest; go back to an earlier copy"
-UNLIKE = "is not as save writes files, damaged or made on purpose; go back to one that save wrote"
+UNLIKE = "does not have the form that save writes (was it damaged?); go back to one that save wrote"
 
 
 def _read(file: BinaryIO, size: int) -> Any:
@@ -422,7 +423,7 @@ def _foreign(header: bytearray) -> str:
         metadata = _parse(header.decode(), 8).get("__metadata__", {})
         found = metadata.get("format")
     except (AttributeError, ValueError, _Unreadable):
-        return f"is not a readable checkpoint: its header is no JSON; {CUT_SHORT}"
+        return f"is not a readable checkpoint: its header is not JSON; {CUT_SHORT}"
     if found == "owlrl-state-1":
         return (
             "was made by owlrl 0.1, whose files this version does not read; load it with owlrl 0.1, or train "
@@ -519,7 +520,7 @@ def _check_target(path: Path, target: Path) -> int | None:
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(f"{path} is a directory; name a file in it")
     if not stat.S_ISREG(mode):
-        raise OSError(errno.EINVAL, f"{path} is no ordinary file (a device, a pipe or a circle of links)")
+        raise OSError(errno.EINVAL, f"{path} is not a regular file (a device, a pipe or a circle of links)")
     return stat.S_IMODE(mode)
 
 

@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from owlrl._arguments import kind_of
 from owlrl.checkpoint import get_rng_state, set_rng_state
 from owlrl.errors import OwlError, OwlStateError, OwlValueError, raise_problems
 from owlrl.protocols import MultiHead, OffPolicyLearner, Stateful
@@ -175,7 +176,7 @@ def _load(
 ) -> None:
     for name, part in parts.items():
         if part is not None:
-            with _naming(f"the {name}, a {type(part).__name__},"):
+            with _naming(f"the {name}, {kind_of(part)},"):
                 part.load_state_dict(state["parts"][name]["state"])
     for group, name, network in _all_networks(learner):
         with _naming(f"{group}[{name!r}]"):
@@ -240,13 +241,13 @@ FORM = {
 def _form_problems(state: object) -> list[str]:
     """Deviations from the form of `wrapper_state`."""
     if not isinstance(state, Mapping):
-        return [f"the state is a {type(state).__name__}; expected what OwlWrapper.save wrote"]
+        return [f"the state is {kind_of(state)}; expected what OwlWrapper.save wrote"]
     found = []
     for key, kind in FORM.items():
         if key not in state:
             found.append(f"the state has no {key!r}; expected what OwlWrapper.save wrote")
         elif not isinstance(state[key], kind) or isinstance(state[key], bool):
-            found.append(f"the state's {key!r} is a {type(state[key]).__name__}; expected a {kind.__name__}")
+            found.append(f"the state's {key!r} is {kind_of(state[key])}; expected a {kind.__name__}")
     if found:
         return found
     heads, tasks, visit = state["heads"], state["tasks"], state.get("visit")
@@ -323,9 +324,9 @@ def _own_problems(what: str, own: Mapping[str, Any]) -> list[str]:
 
 def _tensor_problems(where: str, saved: object) -> list[str]:
     if not isinstance(saved, Mapping):
-        return [f"{where} is a {type(saved).__name__}; expected tensors by name"]
+        return [f"{where} is {kind_of(saved)}; expected tensors by name"]
     return [
-        f"{where} has {key!r}, a {type(value).__name__}; expected a tensor"
+        f"{where} has {key!r}, {kind_of(value)}; expected a tensor"
         for key, value in saved.items()
         if not isinstance(value, Tensor) and not str(key).endswith("_extra_state")
     ]

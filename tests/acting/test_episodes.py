@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from types import SimpleNamespace
+
 import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from owlrl.acting.episodes import Stepper, run_episodes
+from owlrl.acting.episodes import Stepper, run_episodes, space_problems
 from owlrl.errors import OwlValueError
 
 
@@ -143,3 +146,23 @@ def test_vectors_give_true_transitions(mode, cut):
         ended += int(((steps.terminated | steps.truncated) & steps.real).sum())
     assert ended >= 6 and (real == 40) == (mode is AutoresetMode.SAME_STEP)
     assert real >= 40 - ended
+
+
+@pytest.mark.parametrize(
+    ("env", "action_shape", "outputs", "problem"),
+    [
+        ("CartPole-v1", (), 2, None),
+        ("CartPole-v1", (), 3, "env has 2 actions; expected 3, as many as the heads have"),
+        ("CartPole-v1", (), 102, "as the heads have; a distributional network needs a small module"),
+        ("CartPole-v1", (1,), 2, r"env has 2 actions to choose from; expected actions of shape \(1,\)"),
+        ("Pendulum-v1", (1,), 2, None),
+        ("Pendulum-v1", (2,), 2, r"env has actions of shape \(1,\); expected \(2,\)"),
+        ("Pendulum-v1", (), 4, r"env has actions of shape \(1,\); expected 4 actions to choose from"),
+        ("Pendulum-v1", None, 4, None),  # a list of rows, say
+    ],
+)
+def test_action_spaces_are_compared_with_those_of_training(env, action_shape, outputs, problem):
+    replay = SimpleNamespace(action_shape=action_shape)
+    found = space_problems(gym.make(env), replay, outputs)
+    assert len(found) == (problem is not None)
+    assert problem is None or re.search(problem, found[0])

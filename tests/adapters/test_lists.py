@@ -204,7 +204,7 @@ def test_a_damaged_state_is_refused_and_nothing_changed(rows, damage):
         ((1, 2, 3), OwlTypeError, ["row 1 is a tuple of 3"]),
         ((np.zeros(3), 0, 0.0, np.zeros(2), False), OwlValueError, ["observation differs in shape"]),
         ((np.zeros(2), 0, "much", np.zeros(2), False), OwlValueError, ["reward has dtype"]),
-        ((np.zeros(2), 0, 0.0, None, True), OwlValueError, ["next_observation differs in shape"]),
+        ((np.zeros(2), 0, 0.0, None, True), OwlValueError, ["next_observation is None in some rows; store"]),
         ((np.zeros(2), 0, 0.0, np.zeros(2), 0.5), OwlValueError, ["done holds other values"]),
         (
             (np.zeros(3), 0, [1.0, 2.0], np.zeros(3), 0.5),
@@ -441,7 +441,7 @@ Transition = namedtuple("Transition", "state action next_state reward")  # PyTor
         ((np.zeros(4), 1, np.zeros(4), 0.5), "row 0 is a tuple of 4: (float64 of shape (4,), 1, float64"),
         ((np.zeros(4), 1, np.zeros(4), 0.5, False), "reward has shape (4,) in each row"),
         ({"state": 1}, "row 0 is a dict"),
-        (None, "row 0 is a NoneType"),
+        (None, "row 0 is None"),
     ],
 )
 def test_rows_of_another_form_are_shown_at_the_first_look(wrong, shown):
@@ -451,6 +451,7 @@ def test_rows_of_another_form_are_shown_at_the_first_look(wrong, shown):
     with pytest.raises((OwlTypeError, OwlValueError)) as error:
         replay.new_rows()
     assert shown in str(error.value)
+    assert ("without terminated/done;" in str(error.value)) == isinstance(wrong, Transition)
     assert "(observation, action, reward, next_observation, done)" in str(error.value)
 
 

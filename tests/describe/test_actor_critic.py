@@ -643,8 +643,8 @@ def test_every_problem_is_named_at_once():
     )
     for part in (
         "gamma is 2",
-        "replay is a int",
-        "per_task['e'] is a int",
+        "replay is an int",
+        "per_task['e'] is an int",
         "actor's init is 'warm'",
         "critic_1's init is 'warm'",
         "actor's optimizer is a str",

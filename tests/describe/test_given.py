@@ -60,9 +60,9 @@ def test_a_bound_learner_s_parts_are_all_looked_at():
     text = "\n".join(check_bound(odd))
     for part in (
         "networks['q'] is a Linear; expected a MultiHead",
-        "targets['other'] is a int; expected a MultiHead",
-        "per_task['epsilon'] is a int; expected a Stateful",
-        "targets has ['other'], which networks has not",
+        "targets['other'] is an int; expected a MultiHead",
+        "per_task['epsilon'] is an int; expected a Stateful",
+        "targets has ['other'], which networks does not have",
         "optimizers has []; expected the names of networks, ['q']",
         "replay is a str; expected a TaskReplay, e.g. TaskScopedReplay(...)",
     ):

@@ -191,8 +191,8 @@ def test_every_problem_is_named_at_once():
     text = problems_of(gamma=2, replay=3, per_task={"e": 1}, init="warm", optimizer="adam", target="t")
     for part in (
         "gamma is 2",
-        "replay is a int",
-        "per_task['e'] is a int",
+        "replay is an int",
+        "per_task['e'] is an int",
         "init is 'warm'",
         "optimizer is a str",
         "target is a str",
@@ -338,7 +338,10 @@ def test_a_trial_names_all_that_fails():
     wide = dataclasses.replace(row, observation=torch.zeros(1, SIZE + 1))
     (text,) = learner.trial(wide)
     assert "network 'q' failed for observations of shape (5,)" in text
-    assert "one int per row" in learner.trial(dataclasses.replace(row, action=torch.zeros(1, 2)))[0]
+    (text,) = learner.trial(dataclasses.replace(row, action=torch.zeros(1, 2), reward=torch.ones(1)))
+    assert "the first row has action [0.0, 0.0] and reward 1); expected one int per row" in text
+    stacked = dataclasses.replace(row, observation=torch.zeros(1, 1, SIZE))
+    assert "if the rows hold batches of one, store observation[0]" in learner.trial(stacked)[0]
     beyond = learner.trial(dataclasses.replace(row, action=torch.tensor([SIZE])))
     assert [text.split(" ")[0] for text in beyond] == ["td_errors", "the", "the"]
     with torch.no_grad():

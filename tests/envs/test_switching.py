@@ -269,7 +269,7 @@ def test_environments_that_do_not_go_together():
         Switching([one, other])
     with pytest.raises(OwlTypeError, match="at least 2 environments by name"):
         Switching({"a": one})
-    with pytest.raises(OwlTypeError, match=r"envs\['b'\] is a int"):
+    with pytest.raises(OwlTypeError, match=r"envs\['b'\] is an int"):
         Switching({"a": one, "b": 3})
     with pytest.raises(OwlValueError, match="2 problems"):
         Switching({"a": one, "b": other})

@@ -437,7 +437,7 @@ def test_own_methods_by_object_class_and_dotted_name():
         ({"tasks": {"a": Signs(0)}}, "task 'a' is a Signs; expected a Gymnasium id"),
         ({"tasks": {"a": "CartPol-v1"}}, "task 'a' is 'CartPol-v1': .*CartPole"),
         ({"tasks": {"a": "no_such:CartPole-v1"}}, "No module named 'no_such'"),
-        ({"unseen": {"far": {"a": 3}}}, "task 'a' of unseen 'far' is a int"),
+        ({"unseen": {"far": {"a": 3}}}, "task 'a' of unseen 'far' is an int"),
         ({"order": 5}, "order is 5"),
         ({"save_every": -1}, "save_every is -1; expected a finite number >= 0"),
         (
@@ -469,9 +469,9 @@ def test_bad_arguments_are_named(arguments, message):
     [
         (
             {"make_model": lambda env, seed: object()},
-            "make_model returned a object; expected a Stable-Baselines3",
+            "make_model returned an object; expected a Stable-Baselines3",
         ),
-        ({"tasks": {"a": lambda: None}}, "of task 'a' returned a NoneType; expected a Gymnasium environment"),
+        ({"tasks": {"a": lambda: None}}, "of task 'a' returned None; expected a Gymnasium environment"),
         (
             {"tasks": {**TASKS, "c": "CartPole-v1"}},
             r"task 'c' has actions Discrete\(2\); expected Discrete\(4\)",
@@ -587,7 +587,7 @@ def test_a_file_with_a_function(tmp_path):
         ("tasks = {}", "has no make_model and no steps"),
         ("1 / 0", "cannot be executed .ZeroDivisionError"),
         ("def study():\n    return {'nonsense': 1}", "returned nonsense; expected a dict"),
-        ("def study():\n    return 3", "returned a int; expected a dict"),
+        ("def study():\n    return 3", "returned an int; expected a dict"),
     ],
 )
 def test_a_file_that_is_no_study(tmp_path, text, message):

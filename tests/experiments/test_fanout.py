@@ -190,7 +190,7 @@ def test_a_killed_process_keeps_what_is_finished(tmp_path, monkeypatch):
             return call
 
     monkeypatch.setattr(module, "optional", lambda name, **_: Dying())
-    with pytest.raises(OwlStateError, match=r"a process was killed.*go on with the same call"):
+    with pytest.raises(OwlStateError, match=r"a process was killed.*continue with the same call"):
         run_all(runs(2), tmp_path, jobs=2, progress=False)
     assert len(list(load_trials(tmp_path))) == 1
 

@@ -347,7 +347,7 @@ def test_forgetting_a_task():
     drawn = rows_of(other)
     other.update_priorities(drawn.index, np.ones(5))
     assert other.tasks == {"left": 20} and len(other) == 5
-    with pytest.raises(OwlStateError, match="rows of all tasks lie in one ring"):
+    with pytest.raises(OwlStateError, match="all tasks share one ring"):
         make(SharedReplay).forget("left")
     with pytest.raises(OwlTypeError, match="task is 3"):
         replay.forget(3)

@@ -206,7 +206,7 @@ def test_a_bad_state_changes_nothing():
 
 
 def test_bad_input():
-    with pytest.raises(OwlTypeError, match="selector is a int; expected a head selector, such as Exp"):
+    with pytest.raises(OwlTypeError, match="selector is an int; expected a head selector, such as Exp"):
         RestlessSelector(3)
     with pytest.raises(OwlValueError, match="3 problems"):
         RestlessSelector(OracleSelector(0), patience=0, detour=1.5, seed=-1)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -291,7 +292,7 @@ def run_episodes(
 def _one_step(policy: EpisodePolicy, stepper: Stepper) -> Steps:
     """Act, step, observe; a policy of one environment sees no leading dimension."""
     if stepper.vector:
-        steps = stepper.step(policy.act(stepper.observation))
+        steps = stepper.step(_action("run_episodes", policy.act, stepper.observation))
         policy.observe(
             steps.observation,
             steps.action,
@@ -302,12 +303,25 @@ def _one_step(policy: EpisodePolicy, stepper: Stepper) -> Steps:
         )
         return steps
     seen = _first(stepper.observation)
-    action = policy.act(seen)
+    action = _action("run_episodes", policy.act, seen)
     steps = stepper.step(np.asarray(action)[None])
     policy.observe(
         seen, action, float(steps.reward[0]), _first(steps.next_observation), bool(steps.terminated[0])
     )
     return steps
+
+
+def _action(where: str, act: Callable[[Any], Any], observation: Any) -> Any:
+    """``act(observation)``; where the network does not fit the observation, an error that says so."""
+    try:
+        return act(observation)
+    except RuntimeError as error:
+        if type(error) is not RuntimeError:  # one of ours, or of a device
+            raise
+        raise OwlValueError(
+            f"{where}: the network cannot act on env's observations, of shape {tuple(np.shape(observation))} "
+            f"({error}); expected an environment with the observations of training"
+        ) from error
 
 
 def _first(batch: Any) -> Any:
@@ -329,10 +343,17 @@ def space_problems(env: Any, replay: Any, num_actions: int) -> list[str]:
     known = getattr(replay, "num_actions", None)
     if known and num_actions > known and num_actions % known == 0:
         num_actions = known  # several outputs per action: quantiles
-    if count is not None and int(count) < num_actions:
-        found.append(f"env has {count} actions; expected {num_actions}, as many as the heads have")
-    if count is None and box and width not in (None, tuple(box)):
-        found.append(f"env has actions of shape {width}; expected {tuple(box)}, as in training")
+    if count is not None and box:
+        found.append(f"env has {count} actions to choose from; expected actions of shape {tuple(box)}")
+    elif count is not None and int(count) < num_actions:
+        several = "; a distributional network needs a small module around it whose forward returns Q-values"
+        found.append(
+            f"env has {count} actions; expected {num_actions}, as many as the heads have"
+            f"{several if num_actions % int(count) == 0 else ''}"
+        )
+    if count is None and box is not None and width not in (None, tuple(box)):
+        expected = tuple(box) if box else f"{num_actions} actions to choose from"
+        found.append(f"env has actions of shape {width}; expected {expected}, as in training")
     return found
 
 
@@ -386,6 +407,11 @@ class _Log:
 
 def collect_rows(learner: OffPolicyLearner, env: Any, *, steps: int, seed: int | None) -> Transitions:
     """At least ``steps`` rows of ``env`` by the first head, greedy, with one action in five at random."""
+    arguments = Arguments("OwlWrapper.adopt")
+    steps = arguments.integer("steps", steps)
+    *_, last = next(iter(learner.networks.values())).head_parameters(0).values()
+    arguments.problems += space_problems(env, learner.replay, len(last))
+    arguments.check()
     rng = own_generator(seed, 9)
     stepper = Stepper(env, seed=int(rng.integers(2**31)))
     space = getattr(env, "single_action_space", env.action_space)
@@ -396,7 +422,8 @@ def collect_rows(learner: OffPolicyLearner, env: Any, *, steps: int, seed: int |
     while real < steps:
         seen = stepper.observation
         batch = learner.prepare(seen) if isinstance(seen, dict) else torch.as_tensor(np.asarray(seen))
-        action = learner.act(batch, heads.to(batch.device)).cpu().numpy()
+        greedy = _action(arguments.where, partial(learner.act, heads=heads.to(batch.device)), batch)
+        action = greedy.cpu().numpy()
         for k in np.flatnonzero(rng.random(stepper.num_envs) < 0.2):
             action[k] = space.sample()
         found.append(stepper.step(action))

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from owlrl._arguments import Arguments, own_generator, restored_generator
+from owlrl._arguments import Arguments, kind_of, own_generator, restored_generator
 from owlrl.adapters.buffers import all_finite
 from owlrl.errors import NonFiniteError, OwlStateError, OwlTypeError, OwlValueError, raise_problems
 from owlrl.types import Transitions, as_array
@@ -304,14 +304,21 @@ def _cells(row: Any) -> tuple[Any, ...] | None:
     return tuple(getattr(row, name) for name in found.values() if name is not None)
 
 
+def _lacks(row: object) -> str:
+    """Which columns a row with names does not have, for a message."""
+    names = _field_names(row)
+    missing = [] if names is None else [c for c in COLUMNS[:5] if not set(NAMES[c]) & set(names)]
+    return f", without {' and '.join('/'.join(NAMES[column]) for column in missing)}" if missing else ""
+
+
 def _columns(where: str, rows: Sequence[Any], index: np.ndarray) -> dict[str, np.ndarray]:
     """Rows as one array per column, which share no memory with them."""
     cells = [_cells(row) for row in rows]
     for place, row, found in zip(index, rows, cells, strict=True):
         if found is None:
             raise OwlTypeError(
-                f"{where}: row {place} is {_show(row)}; expected a tuple {FORM}, or a named tuple or a "
-                f"dataclass with {', '.join('/'.join(NAMES[name]) for name in COLUMNS[:5])}"
+                f"{where}: row {place} is {_show(row)}{_lacks(row)}; expected a tuple {FORM}, or a "
+                f"named tuple or a dataclass with {', '.join('/'.join(NAMES[name]) for name in COLUMNS[:5])}"
             )
     problems: list[str] = []
     told = [found for found in cells if found is not None]
@@ -336,7 +343,7 @@ def _show(row: object) -> str:
         if isinstance(value, np.ndarray | Tensor) and value.ndim:
             return f"{str(value.dtype).removeprefix('torch.')} of shape {tuple(value.shape)}"
         text = repr(value.item() if isinstance(value, np.ndarray | Tensor | np.generic) else value)
-        return text if len(text) <= 30 else f"a {type(value).__name__}"
+        return text if len(text) <= 30 else kind_of(value)
 
     names = _field_names(row)
     if names is not None:
@@ -344,11 +351,14 @@ def _show(row: object) -> str:
         return f"a {type(row).__name__}({values})"
     if isinstance(row, tuple | list):
         return f"a {type(row).__name__} of {len(row)}: ({', '.join(map(cell, row))})"
-    return f"a {type(row).__name__}"
+    return kind_of(row)
 
 
 def _column(name: str, values: Sequence[object], problems: list[str]) -> np.ndarray:
     """One column as (B, ...); rewards, flags and discrete actions as (B,), also if they come as (B, 1)."""
+    if any(value is None for value in values):
+        problems.append(f"{name} is None in some rows; store the last observation where an episode ends, too")
+        return np.zeros(0)
     try:
         column = np.stack([as_array(value) for value in values])
     except ValueError as error:

@@ -12,9 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from owlrl._arguments import Arguments
+from owlrl._arguments import Arguments, kind_of
 from owlrl.describe.base import DescribedLearner, HeadedNetwork, Preprocess, Trained, ownership_problems
-from owlrl.describe.given import kind_of
 from owlrl.describe.outputs import (
     CriticOutput,
     Deterministic,
@@ -407,9 +406,9 @@ evidence=ModelEvidence, replay=ListReplay, tasks=[])
             if all(part.knows_layers for part in self._trained.values()):
                 return [p for name in self._trained for p in self._layer_problems(name, ())]
             return [
-                f"the actor returned no action ({type(error).__name__}: {error}); let the "
-                "replay tell the observation's shape (TaskScopedReplay), pass call= or output= to its "
-                "Trained if it returns otherwise, or layers= with the output layers' names for each network"
+                f"the actor returned no action ({type(error).__name__}: {error}); use a "
+                "replay that knows the observation's shape (TaskScopedReplay), pass call= or output= to its "
+                "Trained if it returns something else, or layers= with the output layers' names to each"
             ]
         found = []
         if action.dim() != 2 or (action_shape is not None and tuple(action.shape[1:]) != tuple(action_shape)):

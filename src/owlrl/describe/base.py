@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from typing_extensions import Self
 
-from owlrl._arguments import Arguments
+from owlrl._arguments import Arguments, kind_of
 from owlrl.checkpoint import get_rng_state, set_rng_state
-from owlrl.describe.given import as_replay, kind_of, trial_problems
+from owlrl.describe.given import as_replay, trial_problems
 from owlrl.errors import OwlStateError
 from owlrl.heads import (
     MultiHeadLinear,
@@ -547,7 +547,7 @@ class DescribedLearner(ABC):
             dtype = getattr(self.replay, "observation_dtype", np.float32)
             return torch.from_numpy(np.zeros((rows, *shape), dtype=dtype))
         if self.preprocess is not None:
-            raise OwlStateError("nothing tells the shape of an observation before it is prepared")
+            raise OwlStateError("the shape of a raw observation is not known yet")
         example = default_input(self._asked_first.network)
         return example.expand(rows, *example.shape[1:])
 
@@ -567,7 +567,7 @@ class DescribedLearner(ABC):
         replay = self.replay
         if replay is not None and (missing := missing_members(replay, TaskReplay)):
             found.append(
-                f"replay is a {type(replay).__name__} and lacks {', '.join(missing)}; expected a "
+                f"replay is {kind_of(replay)} and lacks {', '.join(missing)}; expected a "
                 "TaskScopedReplay, a list or deque of transitions, or the ReplayBuffer of CleanRL's scripts"
             )
         replayed = getattr(replay, "gamma", self.gamma)
@@ -576,7 +576,7 @@ class DescribedLearner(ABC):
         for name, item in self.per_task.items():
             if missing_members(item, Stateful) or isinstance(item, Optimizer):
                 found.append(
-                    f"per_task[{name!r}] is a {type(item).__name__}; expected an object with state_dict and "
+                    f"per_task[{name!r}] is {kind_of(item)}; expected an object with state_dict and "
                     "load_state_dict that is not an optimizer (those grow with the heads)"
                 )
         return found

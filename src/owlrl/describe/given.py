@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from owlrl._arguments import article, kind_of
 from owlrl.errors import OwlTypeError, OwlValueError, raise_problems
 from owlrl.protocols import MultiHead, OffPolicyLearner, Stateful, TaskReplay, missing_members
 from owlrl.types import Transitions
@@ -24,7 +25,6 @@ ADAPTERS = {
     "sbx": "owlrl.adapters.sb3",
     "stable_baselines3": "owlrl.adapters.sb3",
 }
-JAX = ("flax", "haiku", "equinox", "jax", "jaxlib", "sbx")
 MANY = 20  # missing members: such an object was not meant to be a learner
 # what the ReplayBuffer of Stable-Baselines3 and its copies in scripts have in common
 BUFFER_PARTS = (
@@ -128,7 +128,7 @@ def check_bound(learner: OffPolicyLearner) -> list[str]:
     ]
     parts += [("optimizers", optimizers, Optimizer), ("per_task", learner.per_task, Stateful)]
     found = [
-        f"{name}[{key!r}] is a {type(item).__name__}; expected a {kind.__name__}"
+        f"{name}[{key!r}] is {kind_of(item)}; expected a {kind.__name__}"
         for name, items, kind in parts
         for key, item in items.items()
         if (missing_members(item, kind) if kind is not Optimizer else not isinstance(item, Optimizer))
@@ -136,7 +136,7 @@ def check_bound(learner: OffPolicyLearner) -> list[str]:
     if not networks:
         found.append("networks is empty; expected at least one network")
     if odd := sorted(set(targets) - set(networks)):
-        found.append(f"targets has {odd}, which networks has not; expected the same names")
+        found.append(f"targets has {odd}, which networks does not have; expected the same names")
     if set(optimizers) != set(networks):
         found.append(
             f"optimizers has {sorted(optimizers)}; expected the names of networks, {sorted(networks)}"
@@ -159,19 +159,22 @@ def part_problem(name: str, item: object, protocol: type, example: str) -> list[
         return []
     own = type(item).__module__ != "builtins" and not isinstance(item, type)
     lacks = f" and lacks {', '.join(missing)}" if own else ""  # names help one who has written some of them
-    return [f"{name} is {kind_of(item)}{lacks}; expected a {protocol.__name__}, e.g. {example}"]
+    expected = f"{article(protocol.__name__)} {protocol.__name__}"
+    return [f"{name} is {kind_of(item)}{lacks}; expected {expected}, e.g. {example}"]
 
 
 def trial_problems(learner: OffPolicyLearner, rows: Transitions) -> list[str]:
     """What fails when ``rows`` are run through every call that a learner with heads must support.
 
-    For ``trial`` of a learner: the caller sees to evaluation mode and to the generators.
+    For ``trial`` of a learner: the caller sets evaluation mode and restores the random generators.
     """
     count, active = len(rows), next(iter(learner.networks.values())).pointer.head
     heads = next(iter(learner.networks.values())).num_heads
     index = torch.arange(count) % heads
     shapes = [tuple(column.shape[1:]) for column in (rows.observation, rows.action)]
     seen = f"observations of shape {shapes[0]} and actions of {shapes[1]}"
+    if shapes[0][:1] == (1,) and len(shapes[0]) > 1:
+        seen += " (if the rows hold batches of one, store observation[0])"
     found: list[str] = []
 
     def attempt(what: str, ask: Callable[[], Tensor], *expected: int | None) -> None:
@@ -219,17 +222,6 @@ def trial_problems(learner: OffPolicyLearner, rows: Transitions) -> list[str]:
             answer = partial(lambda c, of: of(c.network(*c.inputs, head=c.head), *c.targets), c, of)
             attempt(f"the {part} of network {name!r} in consolidation", answer, count)
     return found
-
-
-def kind_of(item: object) -> str:
-    """The kind of an object, for a message; JAX models are named as such."""
-    if isinstance(item, type):
-        return f"the class {item.__name__}"
-    libraries = {base.__module__.partition(".")[0] for base in type(item).__mro__}
-    found = next((name for name in JAX if name in libraries), None)
-    own = type(item).__name__
-    name = f"an {own}" if own[0] in "aeiouAEIO" else f"a {own}"
-    return name if found is None else f"{name} of {found}, a JAX library, and owlrl works with torch modules"
 
 
 def _adapter(item: Any) -> ModuleType | None:

@@ -170,9 +170,11 @@ replay=ListReplay, tasks=[])
     def _row_problems(self, rows: Transitions) -> list[str]:
         action = rows.action
         if action.dim() != 1 or action.dtype.is_floating_point:
+            first = f"the first row has action {action[0].tolist()} and reward {float(rows.reward[0]):g}"
             return [
-                f"the actions of the rows are {action.dtype} of shape {tuple(action.shape[1:])}; expected "
-                "one int per row; for continuous actions use ActorCriticLearner"
+                f"the actions of the rows are {action.dtype} of shape {tuple(action.shape[1:])} ({first}); "
+                "expected one int per row, in the place of the action; for continuous actions use "
+                "ActorCriticLearner"
             ]
         return []
 

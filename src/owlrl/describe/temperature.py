@@ -92,9 +92,7 @@ class TaskTemperature:
             )
         elif not bool(torch.isfinite(log_alpha.detach().exp()).all()):
             value = float(log_alpha.detach())
-            found.append(
-                f"temperature's log_alpha is {value}, so that alpha is not finite; expected it finite"
-            )
+            found.append(f"temperature's log_alpha is {value}, so alpha is not finite; expected a finite one")
         if not isinstance(optimizer, Optimizer):
             kind = type(optimizer).__name__
             expected = "expected the torch.optim.Optimizer of log_alpha"

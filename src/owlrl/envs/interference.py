@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from owlrl._arguments import Arguments
+from owlrl._arguments import Arguments, kind_of
 from owlrl.envs.planning import TIE, Joint, action_values, best_policy, observed_actions
 from owlrl.envs.table import Table
 from owlrl.envs.vector import BoolArray, FloatArray
@@ -330,7 +330,7 @@ def _observations(rows: Any) -> tuple[torch.Tensor, FloatArray]:
             found = torch.as_tensor(np.asarray(rows))
         except (TypeError, ValueError) as error:  # rows of tuples, say
             raise OwlTypeError(
-                f"estimate_interference: rows is a {type(rows).__name__}, which is no array of observations "
+                f"estimate_interference: rows is {kind_of(rows)}, which is no array of observations "
                 f"({error}); expected Transitions, e.g. owl.memory[task].rows() for each task, "
                 "or observations"
             ) from error

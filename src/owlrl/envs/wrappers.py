@@ -15,7 +15,7 @@ from gymnasium.envs.classic_control import CartPoleEnv
 from gymnasium.utils import RecordConstructorArgs
 from minigrid.minigrid_env import MiniGridEnv
 
-from owlrl._arguments import Arguments, restored_generator
+from owlrl._arguments import Arguments, kind_of, restored_generator
 from owlrl.envs.grid_levels import position
 from owlrl.envs.table import TabulatedEnv
 from owlrl.envs.vector import AnyEnv
@@ -54,7 +54,7 @@ class CountBonus(AnyWrapper, RecordConstructorArgs):
         arguments.check()
         if cell is None and not isinstance(env.unwrapped, MiniGridEnv | TabulatedEnv):
             raise OwlTypeError(
-                f"CountBonus: env is a {type(env.unwrapped).__name__} and cell is None; expected a MiniGrid "
+                f"CountBonus: env is {kind_of(env.unwrapped)} and cell is None; expected a MiniGrid "
                 "environment, or cell=, a function of the environment that tells where the agent is"
             )
         RecordConstructorArgs.__init__(self, scale=scale, cell=cell)

@@ -204,8 +204,8 @@ class RewardEvidence(Evidence):
             schedule.step()
         if not torch.isfinite(last.weight).all():
             raise OwlValueError(
-                "RewardEvidence.calibrate: the predictor diverged; are observations of sane size? "
-                "pass encode= to bring them to about 1"
+                "RewardEvidence.calibrate: the predictor diverged; observations may be too large: "
+                "pass encode= to scale them to about 1"
             )
         out, offset = size * last.weight[0], size * last.bias[0]
         parameters = {"w1": first.weight, "b1": first.bias, "w2": out, "b2": offset}

@@ -117,7 +117,7 @@ class Train:
         else:
             make_directory(self.output)
             if part.is_file():
-                say(self.json, f"going on from {part}")
+                say(self.json, f"continuing from {part}")
             keep: dict[str, Any] = {"resume": part, "save_every": self.save_every}
             trial = run_experiment(run, checkpoint=checkpoint, progress=True, **keep)
             trial.write(self.output)
@@ -472,7 +472,8 @@ def say(quiet: bool, *texts: str) -> None:
 def print_json(trial: Trial, **more: object) -> None:
     """One line: mean success (or return) per mode, of trained tasks and of other sets; all evaluations."""
     scores: dict[str, dict[str, list[float]]] = {SEEN: {}}
-    for row in (final := [row for label in _labels(trial) for row in trial.final(label=label)]):
+    labels = dict.fromkeys(row.get("set", SEEN) for row in trial.select("score"))
+    for row in (final := [row for label in labels for row in trial.final(label=label)]):
         scores.setdefault(row.get("set", SEEN), {}).setdefault(row["mode"], []).append(row[trial.measure])
     means = {
         label: {mode: sum(found) / len(found) for mode, found in by_mode.items()}
@@ -481,7 +482,3 @@ def print_json(trial: Trial, **more: object) -> None:
     summary = {trial.measure: means.pop(SEEN), "others": means}
     rows = [{k: v for k, v in row.items() if k != "visit"} for row in final + trial.select("in-a-row")]
     print(json.dumps({"id": trial.id, **summary, **more, "rows": rows}))
-
-
-def _labels(trial: Trial) -> list[str]:
-    return list(dict.fromkeys(row.get("set", SEEN) for row in trial.select("score")))

@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 
 import gymnasium
 
-from owlrl._arguments import Arguments
+from owlrl._arguments import Arguments, kind_of
 from owlrl.envs import estimate_interference, interference, tabulate
 from owlrl.errors import OwlError, OwlStateError, OwlTypeError, OwlValueError
 from owlrl.experiments.config import slug
@@ -413,7 +413,7 @@ def _plan_of_file(path: str, text: str, chosen: Mapping[str, Any]) -> tuple[Plan
     if hasattr(module, "study"):
         told = module.study()
         if not isinstance(told, Mapping) or (odd := sorted(set(told) - set(names))):
-            got = f"a {type(told).__name__}" if not isinstance(told, Mapping) else ", ".join(odd)
+            got = kind_of(told) if not isinstance(told, Mapping) else ", ".join(odd)
             raise OwlTypeError(
                 f"compare: {path}: study() returned {got}; expected a dict with some of {', '.join(names)}"
             )

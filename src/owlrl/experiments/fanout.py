@@ -69,7 +69,7 @@ def _parallel(
         except BrokenProcessPool as error:
             raise OwlStateError(
                 "a process was killed, as happens where memory is short; what is finished is kept: "
-                "go on with the same call, perhaps with fewer jobs"
+                "continue with the same call, perhaps with fewer jobs"
             ) from error
 
 

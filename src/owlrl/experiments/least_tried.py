@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from owlrl._arguments import Arguments
+from owlrl._arguments import Arguments, kind_of
 from owlrl.acting.policy import AdaptivePolicy, TraceStep
 from owlrl.errors import OwlTypeError, OwlValueError
 
@@ -52,8 +52,7 @@ class LeastTried:
     def __init__(self, policy: AdaptivePolicy, num_actions: int, *, seed: int | None = None) -> None:
         if not isinstance(policy, AdaptivePolicy):
             raise OwlTypeError(
-                f"LeastTried: policy is a {type(policy).__name__}; expected an AdaptivePolicy, "
-                "such as owl.policy()"
+                f"LeastTried: policy is {kind_of(policy)}; expected an AdaptivePolicy, such as owl.policy()"
             )
         arguments = Arguments("LeastTried")
         self.num_actions: int = arguments.integer("num_actions", num_actions)

@@ -19,6 +19,7 @@ from owlrl import (
     RehearsalReplay,
     TDErrorEvidence,
 )
+from owlrl._arguments import kind_of
 from owlrl.acting.episodes import EpisodePolicy, Evaluation, run_episodes
 from owlrl.describe.given import as_env
 from owlrl.errors import OwlStateError, OwlTypeError, OwlValueError
@@ -367,7 +368,7 @@ class _RehearsingLearned(_OneLearned):
             model.replay = _rehearsal_like(model.replay)
         else:
             raise OwlTypeError(
-                f"one head with rehearsal: the model is a {type(model).__name__}; expected one of "
+                f"one head with rehearsal: the model is {kind_of(model)}; expected one of "
                 "Stable-Baselines3 or owlrl.learners; for a script write a Method that keeps its rows"
             )
 
@@ -581,7 +582,7 @@ def find_method(method: Any) -> Method:
         if ":" not in found:
             known = ", ".join(map(repr, [*BUILT_IN, *ELSEWHERE]))
             raise OwlValueError(
-                f"compare: method is {method!r}; expected one of {known}, or 'package.module:name' of yours"
+                f"compare: method is {method!r}; expected one of {known}, or yours as 'package.module:name'"
             )
         found = imported("compare: method", found)
     found = found() if isinstance(found, type) else found

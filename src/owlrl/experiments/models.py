@@ -11,6 +11,7 @@ import gymnasium
 import numpy as np
 import torch
 
+from owlrl._arguments import kind_of
 from owlrl.acting.episodes import EpisodePolicy
 from owlrl.errors import OwlStateError, OwlTypeError, OwlValueError
 from owlrl.learners import DQN, SAC
@@ -95,7 +96,7 @@ def make_env(task: Any, seed: int, *, training: bool = False) -> Any:
     if isinstance(task, str):
         return gymnasium.make(task)
     if not callable(task):
-        raise OwlTypeError(f"compare: a task is a {type(task).__name__}; {EXPECTED}")
+        raise OwlTypeError(f"compare: a task is {kind_of(task)}; {EXPECTED}")
     try:
         parameters = inspect.signature(task).parameters
     except (TypeError, ValueError):  # a callable of C
@@ -167,7 +168,7 @@ def check_model(model: Any) -> None:
     is_script = callable(getattr(model, "train", None)) and hasattr(model, "learner")
     if not (is_known(model) or is_script):
         raise OwlTypeError(
-            f"compare: make_model returned a {type(model).__name__}; expected a Stable-Baselines3 model, a "
+            f"compare: make_model returned {kind_of(model)}; expected a Stable-Baselines3 model, a "
             "learner of owlrl.learners, or an object with train(steps) and learner (e.g. a QLearner)"
         )
 
@@ -234,7 +235,7 @@ def model_state(model: Any) -> dict[str, Any]:
         state: dict[str, Any] = model.state_dict()
         return state
     raise OwlStateError(
-        f"the model, a {type(model).__name__}, has no state_dict() and load_state_dict(state); with them it "
+        f"the model, {kind_of(model)}, has no state_dict() and load_state_dict(state); with them it "
         "could continue after the last task"
     )
 

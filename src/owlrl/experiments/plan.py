@@ -17,7 +17,7 @@ import gymnasium
 import numpy as np
 import torch
 
-from owlrl._arguments import Arguments
+from owlrl._arguments import Arguments, kind_of
 from owlrl.experiments.methods import RANDOM, Method, find_method
 from owlrl.experiments.models import EXPECTED
 from owlrl.experiments.results import MEASURES, Trial
@@ -97,22 +97,7 @@ class Plan:
                 f"steps has {', '.join(map(repr, each))}; expected one number per task, or one for all"
             )
         each = {name: arguments.integer(f"steps of {name!r}", number) for name, number in each.items()}
-        if isinstance(seeds, str) or not isinstance(seeds, Iterable):
-            number = arguments.integer("seeds", seeds)
-            seeds = range(number) if isinstance(number, int) else ()
-        listed = tuple(seeds)
-        chosen = tuple(
-            arguments.integer("seed", seed, least=0, most=2**31 - 1 - EVALUATION) for seed in listed
-        )
-        if len(set(map(repr, chosen))) != len(chosen) or not (chosen or arguments.problems):
-            arguments.problem(f"seeds are {list(chosen)}; expected at least one, each once, or how many")
-        many = isinstance(methods, Iterable) and not isinstance(methods, str | Method)
-        found = [find_method(method) for method in (methods if many else [methods])]
-        names = [method.name for method in found]
-        if not found or len(set(names)) != len(names) or RANDOM.name in names:
-            arguments.problem(
-                f"methods are {names}; expected at least one, each once, and not {RANDOM.name!r}"
-            )
+        chosen, found = _seeds(arguments, seeds), _methods(arguments, methods)
         every = arguments.integer("eval_every", eval_every, none=True)
         episodes = arguments.integer("eval_episodes", eval_episodes)
         times = arguments.integer("rounds", rounds)
@@ -123,19 +108,9 @@ class Plan:
                 f"order is {order!r} with rounds={rounds!r}; expected names of tasks, each at least once, "
                 f"and no rounds, e.g. {[*named, *list(named)[:1]]}"
             )
-        sets: dict[str, Any] = dict(unseen or {}) if isinstance(unseen, Mapping | None) else {"": None}
-        if not all(isinstance(tasks, Mapping) and tasks for tasks in sets.values()):
-            arguments.problem(
-                f"unseen is {unseen!r}; expected a mapping from names of sets to tasks by name, e.g. "
-                "{'others': {'far': make_far}}"
-            )
-        for label, some in sets.items():
-            for name, task in some.items() if isinstance(some, Mapping) else ():
-                arguments.problem(_task_problem(f"task {name!r} of unseen {label!r}", task))
+        sets = _unseen(arguments, unseen)
         arguments.check()
-        return cls(
-            make_model, named, tuple(found), each, chosen, times, every, episodes, measure, sets, visits
-        )
+        return cls(make_model, named, found, each, chosen, times, every, episodes, measure, sets, visits)
 
     def settings(self) -> dict[str, Any]:
         """All that is plain data, as a trial keeps it."""
@@ -191,6 +166,40 @@ def _call_problem(make_model: Any) -> str | None:
     return None
 
 
+def _seeds(arguments: Arguments, seeds: Any) -> tuple[int, ...]:
+    """The seeds themselves, where how many was given."""
+    if isinstance(seeds, str) or not isinstance(seeds, Iterable):
+        number = arguments.integer("seeds", seeds)
+        seeds = range(number) if isinstance(number, int) else ()
+    most = 2**31 - 1 - EVALUATION
+    chosen = tuple(arguments.integer("seed", seed, least=0, most=most) for seed in seeds)
+    if len(set(map(repr, chosen))) != len(chosen) or not (chosen or arguments.problems):
+        arguments.problem(f"seeds are {list(chosen)}; expected at least one, each once, or how many")
+    return chosen
+
+
+def _methods(arguments: Arguments, methods: Any) -> tuple[Method, ...]:
+    many = isinstance(methods, Iterable) and not isinstance(methods, str | Method)
+    found = tuple(find_method(method) for method in (methods if many else [methods]))
+    names = [method.name for method in found]
+    if not found or len(set(names)) != len(names) or RANDOM.name in names:
+        arguments.problem(f"methods are {names}; expected at least one, each once, and not {RANDOM.name!r}")
+    return found
+
+
+def _unseen(arguments: Arguments, unseen: Any) -> dict[str, Any]:
+    sets: dict[str, Any] = dict(unseen or {}) if isinstance(unseen, Mapping | None) else {"": None}
+    if not all(isinstance(tasks, Mapping) and tasks for tasks in sets.values()):
+        arguments.problem(
+            f"unseen is {unseen!r}; expected a mapping from names of sets to tasks by name, e.g. "
+            "{'others': {'far': make_far}}"
+        )
+    for label, some in sets.items():
+        for name, task in some.items() if isinstance(some, Mapping) else ():
+            arguments.problem(_task_problem(f"task {name!r} of unseen {label!r}", task))
+    return sets
+
+
 def _task_problem(where: str, task: Any) -> str | None:
     """Whether something is neither an id nor a factory, nor a pair of these."""
     pair = isinstance(task, tuple) and len(task) == 2
@@ -206,7 +215,7 @@ def _task_problem(where: str, task: Any) -> str | None:
             except gymnasium.error.Error:  # an id without its version, say, which `make` completes
                 continue
         elif not callable(part):
-            return f"{where} is a {type(part).__name__}; {EXPECTED}"
+            return f"{where} is {kind_of(part)}; {EXPECTED}"
     return None
 
 

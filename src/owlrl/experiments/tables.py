@@ -112,13 +112,10 @@ def _title(group: Group) -> str:
 def _section(title: str, groups: Sequence[Group], alone: Sequence[Group]) -> str:
     if groups[0].run.control:
         return control_section(title, groups, alone)
-    unseen = dict.fromkeys(text for group in groups for trial in group.trials for text in _unseen_of(trial))
+    runs = (trial.run for group in groups for trial in group.trials)
+    unseen = dict.fromkeys(text for run in runs if run is not None for text in run.unseen)
     parts = [_acting(groups), _learning(groups, alone), *(_unseen(groups, label) for label in unseen)]
     return f"### {title}\n\n" + "\n".join(part for part in parts if part)
-
-
-def _unseen_of(trial: Trial) -> tuple[str, ...]:
-    return () if trial.run is None else trial.run.unseen
 
 
 def _acting(groups: Sequence[Group]) -> str:

@@ -19,7 +19,7 @@ from minigrid.core.grid import Grid
 from minigrid.envs.fourrooms import FourRoomsEnv
 from minigrid.minigrid_env import MiniGridEnv
 
-from owlrl._arguments import Arguments
+from owlrl._arguments import Arguments, kind_of
 from owlrl.errors import OwlTypeError, OwlValueError
 from owlrl.experiments.plots import INK, colour, label, new_figure
 from owlrl.heads.modes import eval_mode
@@ -255,7 +255,7 @@ def four_rooms() -> SharedGrid:
 def _reset(what: str, env: gymnasium.Env[Any, Any]) -> MiniGridEnv:
     base = env.unwrapped
     if not isinstance(base, MiniGridEnv):
-        raise OwlTypeError(f"{what} is a {type(base).__name__}; expected a MiniGrid environment")
+        raise OwlTypeError(f"{what} is {kind_of(base)}; expected a MiniGrid environment")
     env.reset(seed=0)
     return base
 

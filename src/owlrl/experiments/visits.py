@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
+from owlrl._arguments import kind_of
 from owlrl.checkpoint import get_rng_state, set_rng_state
 from owlrl.errors import OwlStateError, OwlTypeError, OwlValueError
 from owlrl.experiments.keeping import Journal, Keeper, kept_generators
@@ -217,7 +218,7 @@ class Visits:
         made = make_env(self.plan.tasks[task], self.seed, training=True)
         if not (callable(getattr(made, "reset", None)) and callable(getattr(made, "step", None))):
             raise OwlTypeError(
-                f"compare: the factory of task {task!r} returned a {type(made).__name__}; expected a "
+                f"compare: the factory of task {task!r} returned {kind_of(made)}; expected a "
                 "Gymnasium environment or a vector of them"
             )
         env = self.method.view(made)

@@ -24,7 +24,7 @@ from torch.func import functional_call, vmap
 from torch.func import grad as gradient_of
 from torch.overrides import TorchFunctionMode
 
-from owlrl._arguments import Arguments
+from owlrl._arguments import Arguments, kind_of
 from owlrl.errors import NonFiniteError, OwlValueError, raise_problems
 from owlrl.heads.modes import eval_mode
 
@@ -262,7 +262,7 @@ def _problems(
 ) -> list[str]:
     found = []
     if not isinstance(module, nn.Module):
-        found.append(f"module is a {type(module).__name__}; expected an nn.Module")
+        found.append(f"module is {kind_of(module)}; expected an nn.Module")
     elif unknown := [name for name in names if name not in known]:
         found.append(f"parameters names {unknown}; expected names from {list(known)}")
     if not inputs:
@@ -289,7 +289,7 @@ def weight_problems(name: str, weights: object, rows: int) -> list[str]:
         )
         return [f"{name} is {got}; expected a floating tensor ({rows},), one weight per row"]
     if not (weights.isfinite().all() and (weights >= 0).all() and weights.sum() > 0):
-        return [f"{name} holds negative or not finite numbers, or only 0; expected numbers >= 0"]
+        return [f"{name} is negative or not finite somewhere, or only 0; expected numbers >= 0"]
     return []
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from owlrl._arguments import Arguments
+from owlrl._arguments import Arguments, kind_of
 from owlrl.errors import OwlTypeError, OwlValueError
 from owlrl.heads.growth import HEAD_INITS, check_last, extend_optimizer
 from owlrl.heads.linear import LinearStack, occurring, pad_columns
@@ -255,7 +255,7 @@ class MultiHeadQ(nn.Module):
     def _new_head(self, num_actions: int) -> nn.Module:
         head = self._factory(self.feature_dim, num_actions)
         if not isinstance(head, nn.Module):
-            raise OwlTypeError(f"MultiHeadQ: head= made a {type(head).__name__}; expected an nn.Module")
+            raise OwlTypeError(f"MultiHeadQ: head= made {kind_of(head)}; expected an nn.Module")
         return head
 
     def _linears(self) -> list[list[nn.Linear]] | None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from owlrl._arguments import Arguments
+from owlrl._arguments import Arguments, kind_of
 from owlrl.errors import OwlStateError, OwlTypeError, OwlValueError, raise_problems
 from owlrl.heads.growth import HEAD_INITS, check_last, extend_optimizer, shrink_optimizer
 from owlrl.heads.linear import MultiHeadLinear, occurring, pad_columns
@@ -25,7 +25,7 @@ Call = Callable[..., Any]  # call(network, *inputs) -> a tensor, or several
 
 
 class PromotedNetwork:
-    """A network whose output layers have a head per task; its owner can go on using it.
+    """A network whose output layers have a head per task; its owner can keep using it.
 
     Made by `promote_output_layers`. Satisfies `owlrl.protocols.MultiHead`. A network with several
     outputs returns all of them side by side.
@@ -369,7 +369,7 @@ def _unpromotable(network: nn.Module, name: str) -> str | None:
     except AttributeError:
         return f"there is no layer {name!r}"
     if type(layer) is not nn.Linear:
-        return f"layer {name!r} is a {type(layer).__name__}; expected exactly nn.Linear"
+        return f"layer {name!r} is {kind_of(layer)}; expected exactly nn.Linear"
     if layer._parameters.get("weight") is None:
         return f"the weight of layer {name!r} is computed by a hook (weight or spectral norm)"
     return None

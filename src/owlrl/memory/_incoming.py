@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from owlrl._arguments import kind_of
 from owlrl.errors import NonFiniteError, OwlTypeError, raise_problems
 from owlrl.types import Transitions
 
@@ -77,7 +78,7 @@ class Form(NamedTuple):
 def checked_rows(where: str, rows: object, known: Form | None) -> tuple[Columns, Form]:
     """The columns of ``rows`` as copied arrays, and their form, or one error naming what is wrong."""
     if not isinstance(rows, Transitions):
-        raise OwlTypeError(f"{where}: rows is a {type(rows).__name__}; expected owlrl.types.Transitions")
+        raise OwlTypeError(f"{where}: rows is {kind_of(rows)}; expected owlrl.types.Transitions")
     reward = rows.reward
     if not isinstance(reward, Tensor) or reward.ndim != 1:
         got = tuple(reward.shape) if isinstance(reward, Tensor) else type(reward).__name__
@@ -113,7 +114,7 @@ def _column(name: str, value: object, count: int, problems: list[str]) -> np.nda
     """A copy of ``value``, as it is stored; what is wrong with it goes to ``problems``."""
     array, kinds = np.zeros(0), KINDS[name]
     if not isinstance(value, Tensor):
-        problems.append(f"{name} is a {type(value).__name__}; expected a tensor")
+        problems.append(f"{name} is {kind_of(value)}; expected a tensor")
     elif kinds != "biuf" and value.ndim != 1:
         problems.append(f"{name} has shape {tuple(value.shape)}; expected one value per row, ({count},)")
     elif value.ndim == 0 or value.shape[0] != count:

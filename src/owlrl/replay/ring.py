@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from owlrl._arguments import Arguments
+from owlrl._arguments import Arguments, kind_of
 from owlrl.errors import NonFiniteError, OwlTypeError, OwlValueError, raise_problems
 from owlrl.types import as_array
 
@@ -123,7 +123,7 @@ def spaces_of(env: Any) -> tuple[Any, Any, int]:
     action = getattr(env, "single_action_space", getattr(env, "action_space", None))
     if observation is None or action is None:
         raise OwlTypeError(
-            f"env is a {type(env).__name__} without observation_space and action_space; expected a Gymnasium "
+            f"env is {kind_of(env)} without observation_space and action_space; expected a Gymnasium "
             "environment or a vector of them, e.g. gymnasium.make('CartPole-v1')"
         )
     return observation, action, int(getattr(env, "num_envs", None) or 1)

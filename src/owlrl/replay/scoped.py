@@ -139,8 +139,8 @@ class SharedReplay(RingReplay):
 
     def _forget(self, task: str) -> None:
         raise OwlStateError(
-            f"SharedReplay.forget: rows of all tasks lie in one ring, and those of {task!r} are not known; "
-            "clear() forgets all, and a TaskScopedReplay keeps tasks apart"
+            f"SharedReplay.forget: all tasks share one ring, so the rows of {task!r} are not known; "
+            "clear() forgets all tasks; a TaskScopedReplay keeps them apart"
         )
 
     def _choose(self, batch_size: int) -> Choice:

@@ -1,4 +1,4 @@
-"""`Selector`: the base class of all selectors, also of yours: episodes, held draws, checks, saving."""
+"""`Selector`: the base class of built-in selectors and of your own: episodes, held draws, checks, saving."""
 
 from __future__ import annotations
 

@@ -166,7 +166,7 @@ def test_all_that_is_wrong_with_a_model_is_said_at_once():
     for part in (
         "no environment",
         "warm_start is -1",
-        "model.replay_buffer is a NoneType",
+        "model.replay_buffer is None",
         "actor's optimizer does not hold",
         "temperature's optimizer holds other",
         "actor's init is 'other'",

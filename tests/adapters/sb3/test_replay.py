@@ -241,7 +241,7 @@ def test_other_kinds_of_buffers_are_named():
         OwlWrapper(model)
     model = dqn()
     model.replay_buffer = None
-    with pytest.raises(OwlValueError, match="NoneType"):
+    with pytest.raises(OwlValueError, match="replay_buffer is None"):
         OwlWrapper(model)
 
 

@@ -14,6 +14,7 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, unwrap_vec_normalize
 
+from owlrl._arguments import kind_of
 from owlrl.errors import OwlTypeError, OwlValueError, raise_problems
 
 __all__: list[str] = []
@@ -172,7 +173,7 @@ class TaskEnvs:
             return self.model._wrap_env(maybe_make_env(env, self.model.verbose), self.model.verbose)
         except Exception as error:  # the environment is the user's
             raise OwlTypeError(
-                f"OwlWrapper.task: env is a {type(env).__name__} that cannot be wrapped "
+                f"OwlWrapper.task: env is {kind_of(env)} that cannot be wrapped "
                 f"({type(error).__name__}: {error}); expected a Gymnasium environment, its id or a VecEnv"
             ) from error
 
@@ -198,7 +199,7 @@ class TaskEnvs:
             )
         elif not self.any_num_actions:
             found.append(
-                f"it has {env.action_space}, the model {model.action_space}; a {type(model).__name__} needs "
+                f"it has {env.action_space}, the model {model.action_space}; {kind_of(model)} needs "
                 "the same number of actions in all tasks"
             )
         elif not self._known:

@@ -16,14 +16,13 @@ from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from owlrl._arguments import Arguments
+from owlrl._arguments import Arguments, kind_of
 from owlrl.adapters.sb3.envs import TaskEnvs, VectorEnvView, actions_in
 from owlrl.adapters.sb3.replay import ObservationRows, SB3Replay
 from owlrl.adapters.sb3.rollouts import Rollouts
 from owlrl.adapters.sb3.state import TaskParameter, TaskState, one_head
 from owlrl.describe.actor_critic import ActorCriticLearner
 from owlrl.describe.base import Trained
-from owlrl.describe.given import kind_of
 from owlrl.describe.outputs import ActionBox, Deterministic, ScaledActions, TanhGaussian
 from owlrl.describe.q_learner import QLearner
 from owlrl.errors import OwlTypeError, OwlValueError
@@ -350,13 +349,13 @@ class SB3Learner:
         buffer, kind = self.model.replay_buffer, self.model.replay_buffer_class
         if not isinstance(buffer, ReplayBuffer):
             return [
-                f"model.replay_buffer is a {type(buffer).__name__}; expected a ReplayBuffer; build another "
+                f"model.replay_buffer is {kind_of(buffer)}; expected a ReplayBuffer; build another "
                 "model, or call model.load_replay_buffer(path)"
             ]
         found = []
         if type(buffer) is not kind:
             found.append(
-                f"model.replay_buffer is a {type(buffer).__name__}, but every task's buffer is made by "
+                f"model.replay_buffer is {kind_of(buffer)}, but every task's buffer is made by "
                 f"model.replay_buffer_class, which is {kind}; set it to {type(buffer).__name__}"
             )
         if isinstance(buffer, HerReplayBuffer) and buffer.copy_info_dict and self.warm_start:

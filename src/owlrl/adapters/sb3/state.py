@@ -187,10 +187,10 @@ class TaskState:
             return
         self._warned = True
         warnings.warn(
-            "OwlWrapper.task: VecNormalize has statistics per task. That is right while the "
-            "task is given. owl.policy() and owl.evaluate(env) without task= see what one environment "
-            "normalises for all heads: for them train with one frozen set (VecNormalize(..., "
-            "training=False)), or without",
+            "OwlWrapper.task: VecNormalize has statistics per task, which is right with the task given. With "
+            "the task unknown (owl.policy(), owl.evaluate(env)) all heads see observations that one "
+            "environment normalises: for that, train with one frozen set (VecNormalize(..., "
+            "training=False)), or without VecNormalize",
             UserWarning,
             stacklevel=9,  # the user's `with owl.task(...)`
         )
