@@ -10,8 +10,9 @@ import numpy.typing as npt
 import torch
 
 from owlrl._arguments import own_generator
-from owlrl.changes.base import DEPTHS, BoolArray, Detector, Judgement, Steps, log_ratio, mixed
+from owlrl.changes.base import DEPTHS, BoolArray, Detector, Judgement, Steps, hashes, log_ratio, mixed
 from owlrl.evidence.model import ridge_fit
+from owlrl.memory._incoming import ranges
 from owlrl.memory._reservoir import majority_vote
 
 __all__ = ["Contradiction"]
@@ -57,6 +58,15 @@ class Contradiction(Detector):
         self.threshold = threshold
         self.changed = changed
         self.stride = stride
+
+    @property
+    def least(self) -> float:
+        return float(np.log1p(-self.changed))
+
+    @property
+    def hashed(self) -> bool:
+        """Neighbours need no hashes."""
+        return not (self.tasks and all(isinstance(m.index, NearIndex) for m in self.tasks.values()))
 
     def make(self) -> ContradictionModel:
         """A model that has seen nothing."""
@@ -110,7 +120,8 @@ class ContradictionModel:
 
     def _begin(self, steps: Steps) -> None:
         """Choose the index by the first steps."""
-        again = 1.0 - len(np.unique(steps.keys[0])) / len(steps)
+        alone = mixed(hashes(steps.observation), hashes(steps.action))
+        again = 1.0 - len(np.unique(alone)) / len(steps)
         kind: type[ExactIndex | NearIndex] = ExactIndex if again > AGAIN else NearIndex
         self.index, self._trial = kind(self.changed), []
         self.index.learn(steps, self._events(steps), Judgement.silent(len(steps)))
@@ -298,7 +309,8 @@ CAUTION = 0.25  # and that are tolerated at least, since trends end somewhere
 PRIOR = 3.0  # rows that the task's own rate of contradictions counts for in a region
 MOST_NEAR_EVIDENCE = 3.0  # of one step
 GENERATOR = 0x6E6561
-AT_ONCE = 16  # steps that are compared at once: their distances stay in the cache
+AT_ONCE = 128  # steps that are compared at once
+BLOCKS = 8  # of distances, see `smallest`
 
 
 class Compared(NamedTuple):
@@ -341,9 +353,9 @@ class NearIndex:
 
     def judge(self, steps: Steps, event: BoolArray, stride: int) -> Judgement:
         made = Judgement.silent(len(steps), 2)
-        looked = np.arange(0, len(steps), stride)
-        if not self._fitted or not len(looked):
+        if not self._fitted or not len(steps):
             return made
+        looked = slice(None, None, stride)
         columns = _columns(steps[looked], event[looked])
         found = self._compare(columns)
         near = found.distance[:, -1] <= self._fitted["radius"]
@@ -352,11 +364,10 @@ class NearIndex:
         known = rows["known"][found.rows].sum(1)
         usual = (rows["wrong"][found.rows].sum(1) + prior) / (known + PRIOR)
         usual[~near] = np.nan
-        rare = self._rare(columns, found)
-        among_events = np.maximum(usual, self._fitted["event_rate"])
-        for k, (told, rate) in enumerate(((near, usual), (rare, among_events))):
-            evidence = log_ratio(wrong, rate, changed=self.changed, most=MOST_NEAR_EVIDENCE)
-            made.evidence[k, looked] = evidence * told
+        rates = np.stack([usual, np.maximum(usual, self._fitted["event_rate"])])
+        evidence = log_ratio(wrong, rates, changed=self.changed, most=MOST_NEAR_EVIDENCE)
+        evidence[1] *= self._rare(columns, found)
+        made.evidence[:, looked] = evidence
         made.comparable[looked], made.contradicts[looked] = near, wrong
         if stride > 1:
             return made
@@ -464,9 +475,10 @@ class NearIndex:
     def _compare(self, columns: dict[str, np.ndarray]) -> Compared:
         """Steps beside the rows that are kept; columns with their ``time`` are such rows themselves."""
         x, y = self._scaled(columns)
+        own = {name: columns[name] for name in ("action", "time") if name in columns}
         pieces = [slice(low, low + AT_ONCE) for low in range(0, len(x), AT_ONCE)]
-        nearest = [self._nearest(x[p], {name: column[p] for name, column in columns.items()}) for p in pieces]
-        places, squares = (np.concatenate(part) for part in zip(*nearest, strict=True))
+        nearest = [self._nearest(x[p], **{name: column[p] for name, column in own.items()}) for p in pieces]
+        places, squares = nearest[0] if len(nearest) == 1 else map(np.concatenate, zip(*nearest, strict=True))
         five = places[:, :NEAREST]
         apart = np.abs(y[:, None] - self._fitted["y"][five])  # (B, NEAREST, outcomes)
         return Compared(
@@ -477,20 +489,26 @@ class NearIndex:
             columns["terminated"][:, None] == self._rows["terminated"][five],
         )
 
-    def _nearest(self, x: Floats, columns: dict[str, np.ndarray]) -> tuple[npt.NDArray[np.int64], Floats]:
-        """Places of the nearest rows, (B, REGION), and their squared distances."""
-        fitted, rows, count = self._fitted, self._rows, self.count
-        squares: Floats = np.square(x).sum(1)[:, None] + fitted["square"][:count]  # (B, count)
-        squares -= 2.0 * x @ fitted["x"][:count].T
-        np.maximum(squares, 0.0, out=squares)
-        actions, which = np.unique(columns["action"], return_inverse=True)
+    def _nearest(
+        self, x: Floats, action: np.ndarray, time: np.ndarray | None = None
+    ) -> tuple[npt.NDArray[np.int64], Floats]:
+        """Places of the nearest rows with the same action, (B, REGION), and their squared distances.
+
+        With ``time`` none that are close in time.
+        """
+        rows, fitted, count = self._rows, self._fitted, self.count
+        squares: Floats = x @ (-2.0 * fitted["x"][:count].T)  # (B, count), less the squares of x
+        actions, which = np.unique(action, return_inverse=True)
         others = actions[:, None] != rows["action"][:count]
-        if others.any():
-            squares += np.where(others, np.float32(np.inf), np.float32(0.0))[which]
-        if "time" in columns:
-            squares[np.abs(columns["time"][:, None] - rows["time"][:count]) < APART] = np.inf
-        found = torch.topk(torch.from_numpy(squares), min(REGION, count), largest=False)
-        return found.indices.numpy(), found.values.numpy()
+        squares += np.where(others, np.float32(np.inf), fitted["square"][:count])[which]
+        if time is not None:
+            order = np.argsort(rows["time"][:count])
+            first, end = (
+                np.searchsorted(rows["time"][order], bound, "right") for bound in (time - APART, time + APART - 1)
+            )
+            squares[np.repeat(np.arange(len(x)), end - first), order[ranges(first, end - first)]] = np.inf
+        places, found = smallest(squares, min(REGION, count))
+        return places, np.maximum(found + np.square(x).sum(1)[:, None], 0.0)
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -509,6 +527,29 @@ class NearIndex:
             name: value if isinstance(value, float) else np.array(value)
             for name, value in state_dict["fitted"].items()
         }
+
+
+def smallest(values: Floats, count: int) -> tuple[npt.NDArray[np.int64], Floats]:
+    """Places and values of the ``count`` smallest of each row (B, N), the smallest first.
+
+    They are among the numbers whose minimum over ``BLOCKS`` is one of the smallest such: sought there alone.
+
+    >>> import numpy as np
+    >>> from owlrl.changes.contradiction import smallest
+    >>> places, values = smallest(np.array([[3.0, 1.0, 2.0, 0.5]], np.float32), 2)
+    >>> places.tolist(), values.tolist()
+    ([[3, 1]], [[0.5, 1.0]])
+    """
+    every, width = torch.from_numpy(values), values.shape[1] // BLOCKS
+    if values.shape[1] % BLOCKS or width < 2 * count:
+        found = torch.topk(every, count, largest=False)
+        return found.indices.numpy(), found.values.numpy()
+    least = every.view(len(values), BLOCKS, width).amin(1)
+    column = torch.topk(least, count, largest=False, sorted=False).indices.numpy()
+    starts = np.arange(0, values.shape[1], width)
+    places = torch.from_numpy((column[:, None] + starts[:, None]).reshape(len(values), -1))
+    found = torch.topk(every.gather(1, places), count, largest=False)
+    return places.gather(1, found.indices).numpy(), found.values.numpy()
 
 
 def _columns(steps: Steps, event: BoolArray) -> dict[str, np.ndarray]:
