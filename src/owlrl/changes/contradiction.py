@@ -311,12 +311,13 @@ MOST_NEAR_EVIDENCE = 3.0  # of one step
 GENERATOR = 0x6E6561
 AT_ONCE = 128  # steps that are compared at once
 BLOCKS = 8  # of distances, see `smallest`
+OTHER = np.float32(1e30)  # what the squared distance of rows with another action is beyond
 
 
 class Compared(NamedTuple):
     """Steps beside their nearest rows."""
 
-    rows: npt.NDArray[np.int64]  # (B, REGION), the nearest first
+    rows: npt.NDArray[np.int64]  # (B, REGION) or fewer, the nearest first
     distance: Floats  # (B, NEAREST)
     dynamics: Floats  # (B, NEAREST), how much outcomes differ
     reward: Floats  # (B, NEAREST)
@@ -419,7 +420,7 @@ class NearIndex:
         fitted["trend"] = np.zeros(fitted["x"].shape[1] + fitted["y"].shape[1] - 1, np.float32)
         self._scale(np.arange(count))
         pieces = [
-            self._compare({name: column[low : min(low + 256, count)] for name, column in rows.items()})
+            self._compare({name: column[low : low + 256][: count - low] for name, column in rows.items()}, NEAREST)
             for low in range(0, count, 256)
         ]
         found = Compared(*(np.concatenate(part) for part in zip(*pieces, strict=True)))
@@ -472,12 +473,12 @@ class NearIndex:
         agreed: BoolArray = (close & found.same_end).any(1)
         return agreed
 
-    def _compare(self, columns: dict[str, np.ndarray]) -> Compared:
+    def _compare(self, columns: dict[str, np.ndarray], most: int = REGION) -> Compared:
         """Steps beside the rows that are kept; columns with their ``time`` are such rows themselves."""
         x, y = self._scaled(columns)
         own = {name: columns[name] for name in ("action", "time") if name in columns}
         pieces = [slice(low, low + AT_ONCE) for low in range(0, len(x), AT_ONCE)]
-        nearest = [self._nearest(x[p], **{name: column[p] for name, column in own.items()}) for p in pieces]
+        nearest = [self._nearest(x[p], most, **{name: column[p] for name, column in own.items()}) for p in pieces]
         places, squares = nearest[0] if len(nearest) == 1 else map(np.concatenate, zip(*nearest, strict=True))
         five = places[:, :NEAREST]
         apart = np.abs(y[:, None] - self._fitted["y"][five])  # (B, NEAREST, outcomes)
@@ -490,25 +491,27 @@ class NearIndex:
         )
 
     def _nearest(
-        self, x: Floats, action: np.ndarray, time: np.ndarray | None = None
+        self, x: Floats, most: int, action: np.ndarray, time: np.ndarray | None = None
     ) -> tuple[npt.NDArray[np.int64], Floats]:
-        """Places of the nearest rows with the same action, (B, REGION), and their squared distances.
+        """Places of the nearest rows with the same action, (B, most), and their squared distances.
 
         With ``time`` none that are close in time.
         """
         rows, fitted, count = self._rows, self._fitted, self.count
-        squares: Floats = x @ (-2.0 * fitted["x"][:count].T)  # (B, count), less the squares of x
-        actions, which = np.unique(action, return_inverse=True)
-        others = actions[:, None] != rows["action"][:count]
-        squares += np.where(others, np.float32(np.inf), fitted["square"][:count])[which]
+        actions = np.unique(action)
+        others = (rows["action"][:count] != actions[:, None]) * OTHER
+        same = (action[:, None] == actions).astype(np.float32)
+        known = np.concatenate([-2.0 * fitted["x"][:count].T, fitted["square"][None, :count], others])
+        squares: Floats = np.concatenate([x, np.ones_like(x[:, :1]), same], axis=1) @ known  # (B, count)
         if time is not None:
             order = np.argsort(rows["time"][:count])
             first, end = (
                 np.searchsorted(rows["time"][order], bound, "right") for bound in (time - APART, time + APART - 1)
             )
             squares[np.repeat(np.arange(len(x)), end - first), order[ranges(first, end - first)]] = np.inf
-        places, found = smallest(squares, min(REGION, count))
-        return places, np.maximum(found + np.square(x).sum(1)[:, None], 0.0)
+        places, found = smallest(squares, min(most, count))
+        found = np.where(found < OTHER / 2, found + np.square(x).sum(1)[:, None], np.inf)
+        return places, np.maximum(found, 0.0, out=found)
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -540,16 +543,16 @@ def smallest(values: Floats, count: int) -> tuple[npt.NDArray[np.int64], Floats]
     >>> places.tolist(), values.tolist()
     ([[3, 1]], [[0.5, 1.0]])
     """
-    every, width = torch.from_numpy(values), values.shape[1] // BLOCKS
+    width, line = values.shape[1] // BLOCKS, np.arange(len(values))[:, None]
     if values.shape[1] % BLOCKS or width < 2 * count:
-        found = torch.topk(every, count, largest=False)
+        found = torch.topk(torch.from_numpy(values), count, largest=False)
         return found.indices.numpy(), found.values.numpy()
-    least = every.view(len(values), BLOCKS, width).amin(1)
-    column = torch.topk(least, count, largest=False, sorted=False).indices.numpy()
+    column = values.reshape(-1, BLOCKS, width).min(1).argsort(1)[:, :count]
     starts = np.arange(0, values.shape[1], width)
-    places = torch.from_numpy((column[:, None] + starts[:, None]).reshape(len(values), -1))
-    found = torch.topk(every.gather(1, places), count, largest=False)
-    return places.gather(1, found.indices).numpy(), found.values.numpy()
+    places = (column[:, None] + starts[:, None]).reshape(len(values), -1)
+    few = values[line, places]
+    order = few.argsort(1)[:, :count]
+    return places[line, order], few[line, order]
 
 
 def _columns(steps: Steps, event: BoolArray) -> dict[str, np.ndarray]:
