@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -309,7 +311,7 @@ CAUTION = 0.25  # and that are tolerated at least, since trends end somewhere
 PRIOR = 3.0  # rows that the task's own rate of contradictions counts for in a region
 MOST_NEAR_EVIDENCE = 3.0  # of one step
 GENERATOR = 0x6E6561
-AT_ONCE = 128  # steps that are compared at once
+AT_ONCE = 256  # steps that are compared at once
 BLOCKS = 8  # of distances, see `smallest`
 OTHER = np.float32(1e30)  # what the squared distance of rows with another action is beyond
 
@@ -375,19 +377,20 @@ class NearIndex:
         return replace(made, strange=found.distance[:, -1] > FAR * self._fitted["radius"])
 
     def learn(self, steps: Steps, event: BoolArray, judgement: Judgement) -> None:
-        columns = _columns(steps, event)
-        columns |= {"wrong": judgement.contradicts, "known": judgement.comparable}
-        time = columns["time"] = self.seen + np.arange(len(steps))
+        time = self.seen + np.arange(len(steps))
+        place = np.where(time < CAPACITY, time, (self._rng.random(len(time)) * (time + 1)).astype(np.int64))
+        kept = np.flatnonzero(place < CAPACITY)
+        place = place[kept]
+        columns = _columns(steps[kept], event[kept]) | {"time": time[kept]}
+        columns |= {"wrong": judgement.contradicts[kept], "known": judgement.comparable[kept]}
         if not self._rows:
             shapes = ((name, (CAPACITY, *column.shape[1:]), column.dtype) for name, column in columns.items())
             self._rows = {name: np.zeros(shape, dtype) for name, shape, dtype in shapes}
-        place = np.where(time < CAPACITY, time, (self._rng.random(len(time)) * (time + 1)).astype(np.int64))
-        kept = np.flatnonzero(place < CAPACITY)
         for name, column in columns.items():
-            self._rows[name][place[kept]] = column[kept]
+            self._rows[name][place] = column
         self.seen += len(steps)
         if self._fitted:
-            self._scale(place[kept])
+            self._scale(place)
         if self.seen >= self.next_fit:
             self._fit()
             self.next_fit = self.seen * 2 if self.seen < CAPACITY else self.seen * 3 // 2
@@ -476,10 +479,11 @@ class NearIndex:
     def _compare(self, columns: dict[str, np.ndarray], most: int = REGION) -> Compared:
         """Steps beside the rows that are kept; columns with their ``time`` are such rows themselves."""
         x, y = self._scaled(columns)
-        own = {name: columns[name] for name in ("action", "time") if name in columns}
-        pieces = [slice(low, low + AT_ONCE) for low in range(0, len(x), AT_ONCE)]
-        nearest = [self._nearest(x[p], most, **{name: column[p] for name, column in own.items()}) for p in pieces]
-        places, squares = nearest[0] if len(nearest) == 1 else map(np.concatenate, zip(*nearest, strict=True))
+        places = np.zeros((len(x), min(most, self.count)), np.int64)
+        squares = np.zeros(places.shape, np.float32)
+        for some in _pieces(columns["action"][: len(x)]):
+            own = {name: columns[name][some] for name in ("action", "time") if name in columns}
+            places[some], squares[some] = self._nearest(x[some], places.shape[1], **own)
         five = places[:, :NEAREST]
         apart = np.abs(y[:, None] - self._fitted["y"][five])  # (B, NEAREST, outcomes)
         return Compared(
@@ -497,21 +501,24 @@ class NearIndex:
 
         With ``time`` none that are close in time.
         """
-        rows, fitted, count = self._rows, self._fitted, self.count
+        rows, fitted, there = self._rows, self._fitted, slice(self.count)
         actions = np.unique(action)
-        others = (rows["action"][:count] != actions[:, None]) * OTHER
+        others = rows["action"][there] != actions[:, None]
+        if len(actions) == 1 and most <= self.count - np.count_nonzero(others) < self.count:
+            there = np.flatnonzero(~others[0])  # all others are left out
+            others = others[:, there]
         same = (action[:, None] == actions).astype(np.float32)
-        known = np.concatenate([-2.0 * fitted["x"][:count].T, fitted["square"][None, :count], others])
-        squares: Floats = np.concatenate([x, np.ones_like(x[:, :1]), same], axis=1) @ known  # (B, count)
+        known = np.concatenate([-2.0 * fitted["x"][there].T, fitted["square"][there][None], others * OTHER])
+        squares: Floats = np.concatenate([x, np.ones_like(x[:, :1]), same], axis=1) @ known  # (B, there)
         if time is not None:
-            order = np.argsort(rows["time"][:count])
-            first, end = (
-                np.searchsorted(rows["time"][order], bound, "right") for bound in (time - APART, time + APART - 1)
-            )
+            times = rows["time"][there]
+            order = np.argsort(times)
+            bounds = (time - APART, time + APART - 1)
+            first, end = (np.searchsorted(times[order], bound, "right") for bound in bounds)
             squares[np.repeat(np.arange(len(x)), end - first), order[ranges(first, end - first)]] = np.inf
-        places, found = smallest(squares, min(most, count))
+        places, found = smallest(squares, most)
         found = np.where(found < OTHER / 2, found + np.square(x).sum(1)[:, None], np.inf)
-        return places, np.maximum(found, 0.0, out=found)
+        return places if isinstance(there, slice) else there[places], np.maximum(found, 0.0, out=found)
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -535,7 +542,7 @@ class NearIndex:
 def smallest(values: Floats, count: int) -> tuple[npt.NDArray[np.int64], Floats]:
     """Places and values of the ``count`` smallest of each row (B, N), the smallest first.
 
-    They are among the numbers whose minimum over ``BLOCKS`` is one of the smallest such: sought there alone.
+    Only columns of blocks whose minimum is among the smallest are sorted.
 
     >>> import numpy as np
     >>> from owlrl.changes.contradiction import smallest
@@ -543,25 +550,38 @@ def smallest(values: Floats, count: int) -> tuple[npt.NDArray[np.int64], Floats]
     >>> places.tolist(), values.tolist()
     ([[3, 1]], [[0.5, 1.0]])
     """
-    width, line = values.shape[1] // BLOCKS, np.arange(len(values))[:, None]
-    if values.shape[1] % BLOCKS or width < 2 * count:
+    total, line = values.shape[1], np.arange(len(values))[:, None]
+    width = total // BLOCKS
+    if width < 2 * count:
         found = torch.topk(torch.from_numpy(values), count, largest=False)
         return found.indices.numpy(), found.values.numpy()
-    column = values.reshape(-1, BLOCKS, width).min(1).argsort(1)[:, :count]
-    starts = np.arange(0, values.shape[1], width)
-    places = (column[:, None] + starts[:, None]).reshape(len(values), -1)
+    blocks = values[:, : width * BLOCKS].reshape(-1, BLOCKS, width)
+    column = blocks.min(1).argsort(1)[:, :count]
+    places = (column[:, None] + width * np.arange(BLOCKS)[:, None]).reshape(len(values), -1)
+    rest = np.broadcast_to(np.arange(width * BLOCKS, total), (len(values), total % BLOCKS))
+    places = np.concatenate([places, rest], axis=1) if total % BLOCKS else places
     few = values[line, places]
     order = few.argsort(1)[:, :count]
     return places[line, order], few[line, order]
 
 
+def _pieces(action: np.ndarray) -> Iterator[slice | np.ndarray]:
+    """Rows to compare at once: where there are many, of one action, so that others need not be looked at."""
+    if len(action) < AT_ONCE:
+        yield slice(None)
+        return
+    for each in np.unique(action):
+        some = np.flatnonzero(action == each)
+        for low in range(0, len(some), AT_ONCE):
+            yield some[low : low + AT_ONCE]
+
+
 def _columns(steps: Steps, event: BoolArray) -> dict[str, np.ndarray]:
     """What is compared: x (B, X) what a step was in, y (B, Y) what followed, its reward last."""
     count = len(steps)
-    before = steps.observation.reshape(count, -1).astype(np.float32)
-    after = steps.next_observation.reshape(count, -1).astype(np.float32)
+    before, after = _flat(steps.observation), _flat(steps.next_observation)
     discrete = steps.action.ndim == 1 and steps.action.dtype.kind in "biu"
-    actions = [] if discrete else [steps.action.reshape(count, -1).astype(np.float32)]
+    actions = [] if discrete else [_flat(steps.action)]
     return {
         "x": np.concatenate([before, *actions], axis=1),
         "y": np.concatenate([after - before, steps.reward[:, None]], axis=1),
@@ -569,3 +589,8 @@ def _columns(steps: Steps, event: BoolArray) -> dict[str, np.ndarray]:
         "terminated": steps.terminated,
         "event": event,
     }
+
+
+def _flat(values: np.ndarray) -> Floats:
+    made: Floats = values.reshape(len(values), math.prod(values.shape[1:])).astype(np.float32)
+    return made
