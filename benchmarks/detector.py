@@ -37,6 +37,7 @@ from owlrl.changes import (
     History,
     ModelErrors,
     RewardDrift,
+    _neighbours,
     contradiction,
     finder,
 )
@@ -206,9 +207,10 @@ BASELINES: dict[str, Callable[[], Any]] = {
 # inner numbers: of the detector's arguments, and of its modules
 ARGUMENTS = {"threshold": 16.0, "changed": 0.3, "stride": 4}
 NUMBERS = {
-    contradiction: (
-        *("TRIAL", "MATURE", "YOUNG", "KNOWN", "AGAIN", "RARE", "MOST_EVIDENCE", "CLEAR", "CAPACITY"),
-        *("NEAREST", "REGION", "APART", "REACH", "SLACK", "WORTH", "CAUTION", "PRIOR", "MOST_NEAR_EVIDENCE"),
+    contradiction: (*("TRIAL", "MATURE", "YOUNG", "KNOWN", "AGAIN", "RARE", "MOST_EVIDENCE", "CLEAR"),),
+    _neighbours: (
+        *("CAPACITY", "NEAREST", "REGION", "APART", "REACH", "SLACK", "WORTH", "CAUTION", "PRIOR"),
+        "MOST_NEAR_EVIDENCE",
     ),
     finder: (
         *("NEWEST", "AT_ONCE", "IN_ALL", "PROBATION", "LEAST", "CONTRADICTED", "PATIENCE", "SOON", "STRANGE"),

@@ -118,7 +118,11 @@ class Detector(ABC):
     threshold: float = 16.0
     stride: int = 1
     least: float = -np.inf  # evidence of one step
-    hashed: bool = True  # whether steps need their hashes
+
+    @property
+    def hashed(self) -> bool:
+        """Whether steps need their hashes."""
+        return True
 
     def __init__(self) -> None:
         self.tasks: dict[str, Any] = {}
@@ -131,6 +135,10 @@ class Detector(ABC):
         """Evidence of ``steps`` for and against ``task``."""
         found: Judgement = self.open(task).judge(steps, stride=stride)
         return found
+
+    def examine(self, task: str, steps: Steps) -> Judgement:
+        """`judge`, for `Familiarity`: with more care, if the detector has a way to take it."""
+        return self.judge(task, steps)
 
     def learn(self, task: str, steps: Steps, judgement: Judgement | None = None) -> None:
         """``steps`` were of ``task``."""

@@ -490,7 +490,7 @@ class Familiarity:
             return
         steps = self._history.follow(rows[torch.from_numpy(env)], hashed=self.detector.hashed)
         for sums, task, usual, doubt in zip(self._sums, self.tasks, self._unknown, self._doubt, strict=True):
-            said = self.detector.judge(task, steps)
+            said = self.detector.examine(task, steps)
             sums[0, env] = np.maximum(0.0, sums[0, env] + said.evidence[0] / doubt)
             if said.strange is not None:
                 rate = np.full(len(env), usual)
