@@ -396,9 +396,9 @@ def smallest(values: Floats, count: int) -> tuple[npt.NDArray[np.int64], Floats]
     if width < 2 * count:
         found = torch.topk(torch.from_numpy(values), count, largest=False)
         return found.indices.numpy(), found.values.numpy()
-    blocks = values[:, : width * BLOCKS].reshape(-1, BLOCKS, width)
+    blocks = values[:, : width * BLOCKS].reshape(len(values), BLOCKS, width)
     column = blocks.min(1).argsort(1)[:, :count]
-    places = (column[:, None] + width * np.arange(BLOCKS)[:, None]).reshape(len(values), -1)
+    places = (column[:, None] + width * np.arange(BLOCKS)[:, None]).reshape(len(values), count * BLOCKS)
     rest = np.broadcast_to(np.arange(width * BLOCKS, total), (len(values), total % BLOCKS))
     places = np.concatenate([places, rest], axis=1) if total % BLOCKS else places
     few = values[line, places]
