@@ -28,6 +28,7 @@ import owlrl.envs  # noqa: F401, registers the environments
 from owlrl import OwlWrapper, UniformSelector
 from owlrl.envs import (
     PendulumVectorEnv,
+    ReachVectorEnv,
     Switching,
     SwitchingVectorEnv,
     TabulatedVectorEnv,
@@ -50,6 +51,13 @@ def grids(name: str, **arguments: Any) -> Tasks:
 
 def angles() -> Tasks:
     return {f"{a:+d}°": lambda copies, a=a: PendulumVectorEnv(copies, angle=a) for a in (0, 120, -120)}
+
+
+GOALS = {"east": (0.8, 0.0), "north-west": (-0.4, 0.7), "south-west": (-0.4, -0.7)}
+
+
+def goals() -> Tasks:
+    return {name: lambda copies, g=goal: ReachVectorEnv(copies, goal=g) for name, goal in GOALS.items()}
 
 
 def poles() -> Tasks:
@@ -114,6 +122,7 @@ CASES: dict[str, tuple[Callable[[], Tasks], int, int, Callable[[Any, int], Any]]
     ),
     "sc5": (lambda: grids("SC5"), 32, 60_000, lambda e, s: DQN(e, seed=s, device="cpu")),
     "cheetah-sb3": (cheetahs, 1, 5_000, sb3_sac),
+    "reach": (goals, 1, 2_000, lambda e, s: SAC(e, seed=s, device="cpu")),
 }  # fmt: skip
 
 
@@ -189,6 +198,8 @@ def shown_by(case: str, tasks: Tasks, task: str, rows: Transitions) -> np.ndarra
         away = (theta - centre + math.pi) % (2 * math.pi) - math.pi
         paid = -(away**2 + 0.1 * seen[:, 2] ** 2 + 0.001 * action[:, 0].clip(-2, 2) ** 2)
         return np.abs(paid - reward) < 0.01
+    if case == "reach":
+        return np.abs(-np.square(after - np.array(GOALS[task])).sum(1) - reward) < 1e-3
     if case == "cheetah-sb3":  # a reward has the sign of the speed, told where the cheetah is not slow
         speed = (seen[:, 8] + after[:, 8]) / 2
         paid = reward + 0.1 * np.square(action).sum(1)

@@ -150,7 +150,9 @@ def test_detectors_are_measured_on_recorded_rows(tmp_path, monkeypatch):
     monkeypatch.setattr(detector, "VISIT", 128)
     monkeypatch.setattr(detector, "LEARNED", 1_024)
     spent = detector.cost("ring", 0, tmp_path)
-    assert list(spent["looking"]) == ["1", "5", "20"] and min(spent["looking"].values()) > 0
+    assert list(spent["looking"]) == ["128", "1200"]  # rows of a visit
+    for looking in spent["looking"].values():
+        assert list(looking) == ["1", "5", "20"] and min(looking.values()) > 0
     out = tmp_path / "out"
     out.mkdir()
     for kind, one in (("alarms", found), ("streams", made), ("cost", spent)):

@@ -24,6 +24,11 @@ QUARANTINE = 4096  # rows of a memory that can be had back
 Callback = Callable[["Event"], None]
 
 
+def rows_of_look(copies: int, suspicion: float) -> float:
+    """How many rows to look at together; half as many while a change is suspected."""
+    return max(LOOK_AT, LOOK_STEPS * copies) / (2 if suspicion else 1)
+
+
 @dataclass(frozen=True)
 class Event:
     """A change of the task that was found.
@@ -120,7 +125,7 @@ class Stream:
         self.rows += len(rows)
         self._found = self.finder.see(rows)
         copies = 1 if rows.env is None else int(rows.env.max()) + 1
-        wanted = max(LOOK_AT, LOOK_STEPS * copies) / (2 if self.finder.suspicion else 1)
+        wanted = rows_of_look(copies, self.finder.suspicion)
         self._wait = max(1, round(self._calls * wanted / len(rows))) if self._calls else self._wait
         self._calls = 0
         if self._found is None and not self.finder.suspicion:

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from owlrl.changes import Contradiction, History
+from owlrl.changes._neighbours import NearIndex
 from owlrl.changes.base import remembered
-from owlrl.changes.contradiction import ExactIndex, NearIndex
+from owlrl.changes.contradiction import ExactIndex
 from owlrl.errors import OwlValueError
 from owlrl.memory import TaskMemory
 from tests.changes.worlds import ball, ring
@@ -44,9 +45,9 @@ def test_near_rows_are_those_of_a_plain_search():
     scale = index._fitted["x_scale"]
     probe = ball(0, 20, seed=3)
     steps = History().follow(probe)
-    from owlrl.changes.contradiction import _columns
+    from owlrl.changes._neighbours import columns_of_steps
 
-    found = index._compare(_columns(steps, np.zeros(20, bool)))
+    found = index._compare(columns_of_steps(steps, np.zeros(20, bool)))
     for row, place in enumerate(np.concatenate([probe.observation, probe.action], axis=1)):
         distance = np.sort(np.sqrt(np.square((x - place) / scale).sum(1)))[:5]
         np.testing.assert_allclose(found.distance[row], distance, atol=2e-3)

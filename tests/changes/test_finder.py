@@ -148,6 +148,54 @@ def test_rows_that_contradict_a_known_task_do_not_teach_it_otherwise():
     assert contradicting() == before > 0
 
 
+@pytest.mark.parametrize("world", ["ring", "ball"])
+def test_tasks_that_the_first_rows_refuse_are_not_asked_about_the_rest(world, monkeypatch):
+    """And the same changes are found as with all of them asked about all rows."""
+
+    def run():
+        judged = []
+        judge = Contradiction.judge
+
+        def counting(self, task, steps, **options):
+            judged.append(len(steps))
+            return judge(self, task, steps, **options)
+
+        finder = ChangeFinder(Contradiction())
+        for k in range(8):
+            rows = ring(k + 2, 4500, seed=k) if world == "ring" else ball(3 * k, 3000, seed=k)
+            finder.detector.learn(str(k), History().follow(rows))
+        finder.enter("0", new=False)
+        with monkeypatch.context() as patch:
+            patch.setattr(Contradiction, "judge", counting)
+            later = (
+                ring(k + 2, 600, seed=9) if world == "ring" else ball(3 * k, 600, seed=9) for k in (4, 1)
+            )
+            found = follow(
+                [*later, ball(-9, 1200, seed=9) if world == "ball" else ring(11, 1200)], finder=finder
+            )[1]
+        return found, sum(judged)
+
+    found, judged = run()
+    monkeypatch.setattr(ChangeFinder, "_refused", lambda *args, **options: False)
+    all_asked, all_judged = run()
+    assert found == all_asked and [name for _, name in found[1]] == ["1"]
+    assert judged < all_judged
+
+
+def test_rows_that_need_no_hashes_get_none():
+    """Neighbours do without; a task that begins among them hashes its first rows by itself."""
+    detector = Contradiction()
+    assert detector.hashed
+    detector.learn("a", History().follow(ball(0, 300)))
+    assert not detector.hashed
+    bare = History().follow(ball(1, 200, seed=1), hashed=False)
+    assert not bare.keys.any() and not bare.outcome.any()
+    detector.learn("b", bare)
+    assert type(detector.tasks["b"].index) is type(detector.tasks["a"].index)
+    detector.learn("c", bare[:10])
+    assert detector.hashed  # until it is known what kind it is
+
+
 def test_rows_since_the_change_are_given_back():
     finder = ChangeFinder(Contradiction())
     finder.enter("task 0", new=True)

@@ -9,7 +9,11 @@ from hypothesis import strategies as st
 from owlrl.memory._incoming import in_time_order, ranges
 
 
-@given(st.lists(st.integers(0, 3), max_size=30))
+@given(
+    st.lists(st.integers(0, 3), max_size=30)
+    | st.builds(lambda n, k: np.tile(range(n), k).tolist(), st.integers(1, 5), st.integers(1, 4))
+    | st.builds(lambda n, k: np.repeat(range(n), k).tolist(), st.integers(1, 5), st.integers(1, 4))
+)
 def test_time_order_goes_step_by_step_and_keeps_each_environments_order(envs):
     columns = {"env": np.array(envs, np.int64), "place": np.arange(len(envs))}
     found = in_time_order(columns)

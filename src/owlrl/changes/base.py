@@ -117,6 +117,12 @@ class Detector(ABC):
 
     threshold: float = 16.0
     stride: int = 1
+    least: float = -np.inf  # evidence of one step
+
+    @property
+    def hashed(self) -> bool:
+        """Whether steps need their hashes."""
+        return True
 
     def __init__(self) -> None:
         self.tasks: dict[str, Any] = {}
@@ -129,6 +135,10 @@ class Detector(ABC):
         """Evidence of ``steps`` for and against ``task``."""
         found: Judgement = self.open(task).judge(steps, stride=stride)
         return found
+
+    def examine(self, task: str, steps: Steps) -> Judgement:
+        """`judge`, for `Familiarity`: with more care, if the detector has a way to take it."""
+        return self.judge(task, steps)
 
     def learn(self, task: str, steps: Steps, judgement: Judgement | None = None) -> None:
         """``steps`` were of ``task``."""
@@ -271,23 +281,29 @@ class History:
         # after the end of an episode
         self._last: dict[int, tuple[int, int, int] | None] = {}
 
-    def follow(self, rows: Transitions) -> Steps:
-        """The next rows of the stream, in the order of time."""
+    def follow(self, rows: Transitions, *, hashed: bool = True) -> Steps:
+        """The next rows of the stream, in the order of time; without hashes those are 0, the unknown."""
         columns = in_time_order(columns_of(rows))
+        count = len(columns["reward"])
+        if not hashed:
+            self._last = {}
+            return _steps(columns, np.zeros((DEPTHS, count), np.uint64), np.zeros(count, np.uint64))
         seen, led_to = np.split(
             hashes(np.concatenate([columns["observation"], columns["next_observation"]])), 2
         )
         plain = mixed(seen, hashes(columns["action"]))
         keys = np.tile(plain, (DEPTHS, 1))
         ended = (columns["terminated"] | columns["truncated"]).tolist()
-        here, after, alone = seen.tolist(), led_to.tolist(), plain.tolist()
-        before, two_before = np.zeros((2, len(alone)), np.uint64)
-        for row, env in enumerate(columns["env"].tolist()):
-            last = self._last.get(env)
-            if last is not None and last[2] == here[row]:  # else an episode begins
+        before, two_before = np.zeros((2, count), np.uint64)
+        last_of, lines = self._last, zip(columns["env"].tolist(), seen.tolist(), strict=True)
+        alone, after = plain.tolist(), led_to.tolist()
+        for row, (env, here) in enumerate(lines):
+            last = last_of.get(env)
+            if last is not None and last[2] == here:  # else an episode begins
                 before[row], two_before[row] = last[0], last[1]
-            now = (alone[row], int(before[row]), after[row])
-            self._last[env] = None if ended[row] else now
+                last_of[env] = None if ended[row] else (alone[row], last[0], after[row])
+            else:
+                last_of[env] = None if ended[row] else (alone[row], 0, after[row])
         keys[1] = mixed(plain, before)
         keys[2] = mixed(keys[1], two_before)
         return _steps(columns, keys, led_to)

@@ -28,6 +28,7 @@ SOON = 384  # rows after which a task that was entered is no longer thought to b
 STRANGE = 128  # rows of which a task that has learned enough knows at least a quarter
 ELSEWHERE = 0.3  # share of steps that are strange to a task where none fits, at least
 MOST_STRANGE = 1.0  # evidence of one strange step
+FIRST = 16  # steps that are enough to refuse most tasks
 
 
 @dataclass(frozen=True)
@@ -79,22 +80,30 @@ class Sums:
                 np.zeros(len(judgement.evidence)),
                 np.zeros(len(judgement.evidence), int),
             )
-        before, which, now = self._rows, judgement.which, Counter[int]()
+        before, now = self._rows, Counter[int]()
         self._rows += judgement.evidence.shape[1]
-        for row in np.flatnonzero(judgement.evidence.any(0)).tolist():
+        rows = np.flatnonzero(judgement.evidence.any(0))
+        which = None if judgement.which is None else judgement.which[rows].tolist()
+        contradicts, lines = judgement.contradicts[rows].tolist(), judgement.evidence[:, rows].T.tolist()
+        values, repeats = self.values.tolist(), self._repeats
+        for place, (row, line) in enumerate(zip(rows.tolist(), lines, strict=True)):
             if which is not None:
-                now[which[row]] += 1
-                if now[which[row]] > AT_ONCE or self._repeats[which[row]] == IN_ALL:
+                key = which[place]
+                now[key] += 1
+                if now[key] > AT_ONCE or repeats[key] == IN_ALL:
                     continue
-                self._repeats[which[row]] += bool(judgement.contradicts[row])
-            for k, evidence in enumerate(judgement.evidence[:, row].tolist()):
-                if evidence > 0 and not self.values[k]:
+                if contradicts[place]:
+                    repeats[key] += 1
+            for k, evidence in enumerate(line):
+                if evidence > 0 and not values[k]:
                     self.begun[k] = self.clear if k == 0 else before + row
-                self.values[k] = max(0.0, self.values[k] + evidence)
-                if self.values[k] >= threshold:
-                    return int(self.begun[k]), float(self.values[k])
-            if judgement.evidence[0, row] < 0:
+                values[k] = max(0.0, values[k] + evidence)
+                if values[k] >= threshold:
+                    self.values = np.array(values)
+                    return int(self.begun[k]), values[k]
+            if line[0] < 0:
                 self.clear = before + row + 1
+        self.values = np.array(values)
         if not self.values.any():
             self._repeats.clear()
         return None
@@ -106,6 +115,9 @@ class Sums:
         self.begun, self.clear = np.maximum(self.begun - rows, 0), max(self.clear - rows, 0)
 
 
+Settled = Callable[[Judgement, int], bool]  # by a judgement of the first steps, and how many are left
+
+
 class Said:
     """What models say of steps, each judged once while more come and the models stay as they are."""
 
@@ -113,12 +125,18 @@ class Said:
         self.detector = detector
         self._said: dict[str, Judgement] = {}
 
-    def __call__(self, task: str, steps: Steps) -> Judgement:
-        """Of all ``steps``, the first of which are those of the last call."""
+    def __call__(self, task: str, steps: Steps, settled: Settled | None = None) -> Judgement | None:
+        """Of all ``steps``, the first of which are those of the last call.
+
+        None as soon as what is said of the first steps has ``settled`` it, whatever the rest will say.
+        """
         said = self._said.get(task)
-        known = 0 if said is None else len(said.comparable)
-        if said is None or known < len(steps):
-            more = self.detector.judge(task, steps[known:])
+        while said is None or len(said.comparable) < len(steps):
+            known = 0 if said is None else len(said.comparable)
+            if said is not None and settled is not None and settled(said, len(steps) - known):
+                return None
+            size = len(steps) if settled is None else max(FIRST, known)
+            more = self.detector.judge(task, steps[known : known + size])
             said = self._said[task] = more if said is None else Judgement.joined([said, more])
         return said
 
@@ -205,7 +223,7 @@ class ChangeFinder:
 
     def see(self, rows: Transitions) -> Change | None:
         """Process the newest rows; return a change, if there was one."""
-        steps = self._history.follow(rows)
+        steps = self._history.follow(rows, hashed=self.detector.hashed)
         judgement = self.detector.judge(self.task, steps, stride=self.detector.stride)
         self._held.append((steps, judgement))
         alarm = self._alarm or self._sums.add(judgement, self._threshold)
@@ -230,7 +248,7 @@ class ChangeFinder:
         if len(self.detector.tasks) < 2 or not model.mature or model.doubt > 2.0:
             return None
         rows = Steps.joined(piece for piece, _ in self._recent)
-        judge = partial(self.detector.judge, steps=rows)
+        judge = partial(Said(self.detector), steps=rows)
         fitting, _ = self._fitting(judge, np.ones(count, np.bool_), 3 * count // 4)
         if not fitting:
             return None
@@ -263,14 +281,17 @@ class ChangeFinder:
         held = Steps.joined(steps for steps, _ in self._held)
         suspected = held[begun:]
         said = self._said_since(self.task, suspected)  # this time all of them
+        assert said is not None  # nothing settles it sooner
         first = int(np.argmax(said.contradicts))
         agreed = np.flatnonzero((said.comparable & ~said.contradicts)[:first])
         later = int(agreed[-1]) + 1 if len(agreed) else 0  # rows that were still the current task's
-        fitting, perhaps = self._fitting(
-            lambda task: _part(self._said_since(task, suspected), slice(later, None)),
-            said.contradicts[later:],
-            LEAST,
-        )
+        since = slice(later, None)
+
+        def judge(task: str, settled: Settled) -> Judgement | None:
+            found = self._said_since(task, suspected, lambda s, left: settled(_part(s, since), left))
+            return None if found is None else _part(found, since)
+
+        fitting, perhaps = self._fitting(judge, said.contradicts[since], LEAST)
         if (len(fitting) > 1 or (perhaps and not fitting)) and len(suspected) - later < PATIENCE:
             self._alarm = begun, total
             return None  # more rows will tell; those that are held stay so
@@ -309,21 +330,36 @@ class ChangeFinder:
         many = said.contradicts.sum() > CONTRADICTED * said.comparable.sum()
         return float(many or Sums().add(said, self.detector.threshold / 2) is not None)
 
+    def _refused(self, said: Judgement, left: int, *, whole: bool) -> bool:
+        """Whether the evidence against a task is enough, whatever the ``left`` steps will say."""
+        enough = self.detector.threshold / 2
+        if said.which is None or whole:
+            return bool(said.evidence.sum(1).max() + left * self.detector.least >= enough)
+        return Sums().add(said, enough) is not None
+
     def _fitting(
-        self, judge: Callable[[str], Judgement], wrong: np.ndarray, least: int, *, whole: bool = False
+        self,
+        judge: Callable[..., Judgement | None],
+        wrong: np.ndarray,
+        least: int,
+        *,
+        whole: bool = False,
     ) -> tuple[list[str], bool]:
         """The tasks that explain steps which contradict the current one at ``wrong``, the best first.
 
         And whether there are others that explain some of them, and know too little to tell. ``judge`` says
-        what a task's model makes of the steps.
+        what a task's model makes of the steps, or None as soon as the task is refused.
         """
+        refused = partial(self._refused, whole=whole)
         found: list[tuple[int, str]] = []
         perhaps = False
         soon = self.age < SOON if self._young is None else len(self._left) > 1
         for task in self.detector.tasks:
             if task == self.task:
                 continue
-            said = judge(task)
+            said = judge(task, settled=refused)
+            if said is None:
+                continue
             comparable, against = int(said.comparable.sum()), int(said.contradicts.sum())
             explained = said.comparable & ~said.contradicts & wrong
             evidence = self._evidence(said, whole=whole)
@@ -452,9 +488,9 @@ class Familiarity:
         env = np.arange(len(rows)) if mask is None else np.flatnonzero(mask)
         if not len(env):
             return
-        steps = self._history.follow(rows[torch.from_numpy(env)])
+        steps = self._history.follow(rows[torch.from_numpy(env)], hashed=self.detector.hashed)
         for sums, task, usual, doubt in zip(self._sums, self.tasks, self._unknown, self._doubt, strict=True):
-            said = self.detector.judge(task, steps)
+            said = self.detector.examine(task, steps)
             sums[0, env] = np.maximum(0.0, sums[0, env] + said.evidence[0] / doubt)
             if said.strange is not None:
                 rate = np.full(len(env), usual)

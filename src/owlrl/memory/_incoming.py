@@ -156,6 +156,13 @@ def in_time_order(columns: Columns) -> Columns:
     env = columns["env"]
     if not len(env) or np.count_nonzero(env == env[0]) == len(env):
         return columns
+    copies, count = int(env.max()) + 1, len(env)
+    if count % copies == 0 and env[0] == 0:  # as many of each, as most come
+        places = np.arange(count)
+        if np.array_equal(env, places % copies):
+            return columns
+        if np.array_equal(env, places // (count // copies)):
+            return taken(columns, places.reshape(copies, -1).T.ravel())
     order = np.argsort(env, kind="stable")
     rank = np.empty_like(order)
     rank[order] = _since(_changes(env[order]))
