@@ -436,6 +436,28 @@ def test_one_regularizer_guards_one_learner():
     assert regularizer.tasks == ["a"]
 
 
+def test_nothing_is_entered_or_changed_inside_use():
+    script = make_script("plain")
+    owl = OwlWrapper(script.learner())
+    for shift, name in enumerate(("a", "b")):
+        with owl.task(name):
+            train(script, Signs(shift), 60)
+    state, rows = owl.state_dict(), len(script.replay)
+    calls = {
+        "task": lambda: owl.task("c").__enter__(),
+        "stream": lambda: owl.stream().__enter__(),
+        "remove": lambda: owl.remove("a"),
+        "load_state_dict": lambda: owl.load_state_dict(state),
+        "unwrap": owl.unwrap,
+    }
+    for name, call in calls.items():
+        with owl.use("a"), pytest.raises(OwlStateError, match=rf"{name}.*block of owl\.use.*leave it first"):
+            call()
+    assert list(owl.tasks) == ["a", "b"] and len(script.replay) == rows
+    with owl.task("c"):  # outside of the block it is fine
+        train(script, Signs(2), 60)
+
+
 def test_training_inside_use_is_refused_and_moves_no_head():
     script = make_script()
     owl = OwlWrapper(script.learner(), regularizer=None)

@@ -180,6 +180,11 @@ class HeadPointer:
             self._local.index = before
 
     @property
+    def pointed(self) -> bool:
+        """Whether this thread is inside a block of `at`."""
+        return self._local.index is not None
+
+    @property
     def active(self) -> int:
         """The head that is trained, whatever a thread is pointed at."""
         return self._active

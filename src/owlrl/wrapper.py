@@ -398,12 +398,9 @@ replay=TaskScopedReplay, tasks=['left', 'right'])
         )
 
     def __repr__(self) -> str:
-        regularizer = None if self.regularizer is None else type(self.regularizer).__name__
-        evidence = None if self.evidence is None else type(self.evidence).__name__
-        return (
-            f"OwlWrapper({self.learner!r}, regularizer={regularizer}, evidence={evidence}, "
-            f"replay={type(self.replay).__name__}, tasks={list(self.tasks)})"
-        )
+        named = {name: getattr(self, name) for name in ("regularizer", "evidence", "replay")}
+        parts = (f"{name}={None if part is None else type(part).__name__}" for name, part in named.items())
+        return f"OwlWrapper({self.learner!r}, {', '.join(parts)}, tasks={list(self.tasks)})"
 
     @property
     def _pointer(self) -> HeadPointer:
@@ -459,6 +456,8 @@ replay=TaskScopedReplay, tasks=['left', 'right'])
         self._refuse_unwrapped(what)
         if self._current is not None:
             raise OwlStateError(f"OwlWrapper.{what}: task {self._current!r} is still open; leave its block")
+        if self._pointer.pointed:  # a task would train the head that is used, instead of its own
+            raise OwlStateError(f"OwlWrapper.{what}: a block of owl.use(...) is still open; leave it first")
 
     def _learned(self, name: str) -> TaskRecord:
         record = self.tasks.get(name)
