@@ -273,7 +273,7 @@ def test_seeds_reproduce_and_differ():
 def test_it_is_known_by_its_name_and_says_what_it_needs():
     method = find_method("lpg-ftw")
     assert isinstance(method, LPGFTW) and "2.5 times the steps" in method.about
-    with pytest.raises(OwlValueError, match="'paper', 'lpg-ftw', or 'package"):
+    with pytest.raises(OwlValueError, match="'paper', 'lpg-ftw', or yours as 'package"):
         find_method("lpg")
     with pytest.raises(OwlTypeError, match=r"lpg-ftw: the action space is Discrete\(2\).*expected a Box"):
         method.start(None, gymnasium.make("CartPole-v1"), 0)
