@@ -59,7 +59,7 @@ STUDIES: dict[str, tuple[str, int, Callable[[Group], bool]]] = {
     "SC3": ("sc3", 10, lambda group: True),
     "SC5": ("sc5", 10, lambda group: True),
     "SC12": ("sc12", 3, lambda group: True),
-    "SC3+DK2": ("sc3+dk2", 3, lambda group: True),
+    "SC3+DK2": ("sc3+dk2", 5, lambda group: True),
 }
 # The studies whose scores are returns, as parts of what a separate model per task has: title and name.
 RETURNS = {
