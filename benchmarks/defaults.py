@@ -219,7 +219,7 @@ def judged(case: str, cells: list[dict[str, float]]) -> SimpleNamespace:
     high = np.full(len(cells), after.max() if best is None else best)
     learned = (after - low) >= 0.5 * (high - low)
     given, unknown = (np.array([c[name] for c in cells]) for name in ("given", "unknown"))
-    kept = ((given - low) / (after - low))[learned]
+    kept = (given - low)[learned] / (after - low)[learned]
     return SimpleNamespace(
         learned=int(learned.sum()),
         after=after[learned],
@@ -229,7 +229,7 @@ def judged(case: str, cells: list[dict[str, float]]) -> SimpleNamespace:
         kept=kept,
         found=np.array([c["found"] for c in cells])[learned],
         steps=np.array([c["steps to find"] for c in cells])[learned],
-        ratio=((unknown - low) / (given - low))[learned],
+        ratio=(unknown - low)[learned] / (given - low)[learned],
     )
 
 
