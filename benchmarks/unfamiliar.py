@@ -43,7 +43,7 @@ def looked(owl: OwlWrapper, env: Any, seed: int) -> dict[str, list[float]]:
         policy.observe(*row, mask=running & step.real)
         running &= ~(step.terminated | step.truncated)
         if number in LOOKS:
-            found[str(number)] = [round(float(p), 5) for p in policy.unfamiliar]
+            found[str(number)] = [round(float(p), 8) for p in policy.unfamiliar]
     return found
 
 

@@ -31,7 +31,7 @@ from owlrl.experiments import (
     selection_curves,
     study_runs,
 )
-from owlrl.experiments.methods import GIVEN, UNKNOWN
+from owlrl.experiments.methods import GIVEN, RANDOM, UNKNOWN
 from owlrl.experiments.metrics import Interval, iqm_over_seeds, stratified_bootstrap
 from owlrl.experiments.multi_mnist import draw_supervised, supervised_rows
 from owlrl.experiments.plots import INK, QUIET, new_figure, plain
@@ -297,31 +297,42 @@ def draw_pendulum() -> Any:
     return figure
 
 
-def sb3_runs() -> list[dict[str, Any]]:
-    """A run per kind of model and seed."""
-    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted((ROOT / RUNS / "sb3").iterdir())]
+SB3_WAYS = {
+    "alone": "trained alone",
+    "bare": "bare, in sequence",
+    "right after": "wrapped, right after",
+    GIVEN: "wrapped, task given",
+    UNKNOWN: "wrapped, task unknown",
+}
+
+
+def sb3_returns() -> dict[str, tuple[Sequence[str], dict[str, Any]]]:
+    """For each kind of model its tasks, and the returns (seeds, tasks) of random actions and of each way."""
+    found = {}
+    for kind in ("dqn", "sac", "td3"):
+        if not (ROOT / RUNS / "sb3" / kind).is_dir():
+            continue
+        study = Study.load(ROOT / RUNS / "sb3" / kind)
+        ways = {"random": study.scores(RANDOM.name, mode=UNKNOWN)}
+        ways |= {name: study.scores(name) for name in ("alone", "bare")}
+        ways["right after"] = study.scores("owl", when="right after", mode=GIVEN)
+        ways |= {mode: study.scores("owl", mode=mode) for mode in (GIVEN, UNKNOWN)}
+        found[kind] = list(study.tasks), ways
+    return found
 
 
 def draw_sb3() -> Any:
     """Stable-Baselines3 models on two opposed tasks: bare and wrapped, from random (0) to alone (1)."""
-    files = sb3_runs()
-    ways = {"bare": "bare, in sequence", "told": "wrapped, task given", "not told": "wrapped, task unknown"}
-    colours = [COLOURS["one"], COLOURS["task given"], COLOURS["task unknown"]]
-    kinds = [kind for kind in ("dqn", "sac", "td3") if any(run["kind"] == kind for run in files)]
+    models = sb3_returns()
+    colours = {"bare": COLOURS["one"], GIVEN: COLOURS["task given"], UNKNOWN: COLOURS["task unknown"]}
     figure = new_figure(8.5, 2.9)
-    panels = figure.subplots(1, len(kinds), sharey=True)
-    for axes, kind in zip(panels, kinds, strict=True):
-        runs = [run for run in files if run["kind"] == kind]
-        tasks = list(runs[0]["random"])
-        low, high = (
-            np.mean([[run[name][t] for t in tasks] for run in runs], 0) for name in ("random", "alone")
-        )
-        for k, (way, label) in enumerate(ways.items()):
-            scores = [
-                [(run[way][t] - low[i]) / (high[i] - low[i]) for i, t in enumerate(tasks)] for run in runs
-            ]
+    panels = figure.subplots(1, len(models), sharey=True, squeeze=False)[0]
+    for axes, (kind, (tasks, found)) in zip(panels, models.items(), strict=True):
+        low, high = (found[way].mean(axis=0) for way in ("random", "alone"))
+        for k, (way, colour) in enumerate(colours.items()):
+            scores = (found[way] - low) / (high - low)
             places = np.arange(len(tasks)) + 0.27 * (k - 1)
-            axes.bar(places, np.mean(scores, 0), 0.25, color=colours[k], label=label)
+            axes.bar(places, scores.mean(axis=0), 0.25, color=colour, label=SB3_WAYS[way])
             for seed in scores:
                 axes.plot(places, seed, ".", color=QUIET, ms=3)
         axes.axhline(1, color=QUIET, lw=1, ls=":")

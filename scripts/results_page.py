@@ -42,11 +42,12 @@ from scripts.figures import (
     NAMES,
     PAPER_RUNS,
     RUNS,
+    SB3_WAYS,
     SELECTION,
     THOUSAND,
     drawn_pendulums,
     groups_of,
-    sb3_runs,
+    sb3_returns,
     speed_table,
     summary_table,
 )
@@ -123,26 +124,19 @@ def speed_block() -> str:
 
 def sb3_block() -> str:
     """Returns of Stable-Baselines3 models in each task, and their scores between random actions and alone."""
-    ways = {
-        "alone": "trained alone",
-        "bare": "bare, in sequence",
-        "right after": "wrapped, right after",
-        "told": "wrapped, task given",
-        "not told": "wrapped, task unknown",
-    }
     lines = [
-        f"| model | task | seeds | {' | '.join(ways.values())} |",
-        "|---|---|---" + "|---" * len(ways) + "|",
+        f"| model | task | seeds | {' | '.join(SB3_WAYS.values())} |",
+        "|---|---|---" + "|---" * len(SB3_WAYS) + "|",
     ]
-    for kind in ("dqn", "sac", "td3"):
-        runs = [run for run in sb3_runs() if run["kind"] == kind]
-        for task in runs[0]["random"]:
-            found = {way: np.array([run[way][task] for run in runs]) for way in ("random", *ways)}
-            row = [kind.upper(), task, str(len(runs))]
-            for way in ways:
-                score = (found[way] - found["random"]) / (found["alone"] - found["random"])
-                error = found[way].std(ddof=1) / np.sqrt(len(runs))
-                row.append(f"{found[way].mean():.0f} ± {error:.0f} ({score.mean():.2f})")
+    for kind, (tasks, found) in sb3_returns().items():
+        low, high = (found[way].mean(axis=0) for way in ("random", "alone"))
+        for k, task in enumerate(tasks):
+            row = [kind.upper(), task, str(len(found["alone"]))]
+            for way in SB3_WAYS:
+                returns = found[way][:, k]
+                error = returns.std(ddof=1) / np.sqrt(len(returns))
+                score = (returns.mean() - low[k]) / (high[k] - low[k])
+                row.append(f"{returns.mean():.0f} ± {error:.0f} ({score:.2f})")
             lines.append(f"| {' | '.join(row)} |")
     return "\n".join(lines) + "\n"
 

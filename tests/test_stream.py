@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from owlrl import MultiHeadQ, OwlWrapper, QLearner, TaskScopedReplay
+from owlrl.changes import Change
 from owlrl.envs import Switching
 from owlrl.errors import OwlError
 from owlrl.learners import DQN, FAST
@@ -88,6 +89,45 @@ def test_reference_learner_finds_tasks_that_come_back_learns_both_and_mixes_no_r
             wrong = batch.reward != sign * (2.0 * batch.action - 1.0)
             assert len(agent.replay) > 900 and wrong.float().mean() <= 0.005
             agent.learn(4)
+
+
+def test_visit_by_mistake_leaves_nothing_in_the_task_that_was_entered(monkeypatch):
+    """Its rows are moved, and its head is as it was."""
+    env = lines([("right", 600), ("left", 600), ("right", 400), ("left", 800)])
+    agent = small_dqn(env)
+    owl = OwlWrapper(agent, evidence=None)
+    heads = []
+
+    def head():
+        (q,) = owl.learner.networks.values()
+        return [p.detach().clone() for p in q.head_parameters(owl.tasks["task 0"].head).values()]
+
+    with owl.stream() as stream:
+        see = stream.finder.see
+
+        def mistaken(rows):
+            found, now = see(rows), stream.rows
+            if len(stream.events) == 3 and found is None and not heads:  # "left", as it should be
+                heads.append(head())
+                return Change("task 0", 96, 0.9)
+            if len(stream.events) == 4 and now - stream.events[-1].step > 96:
+                heads.append(head())
+                return Change("task 1", 96 + now - stream.events[-1].step, 0.9, mistaken=True)
+            if len(stream.events) == 4:
+                stream.finder.settle()  # beyond suspicion
+                return None
+            return found
+
+        monkeypatch.setattr(stream.finder, "see", mistaken)
+        agent.learn(2400)
+    assert [(e.to, e.mistaken) for e in stream.events][3:] == [("task 0", False), ("task 1", True)]
+    before, during = heads
+    assert any(not torch.equal(a, b) for a, b in zip(before, during, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(before, head(), strict=True))
+    for task, sign in (("task 0", 1.0), ("task 1", -1.0)):
+        rows = owl.memory[task].rows()
+        assert (rows.reward != sign * (2.0 * rows.action - 1.0)).float().mean() <= 0.005
+    assert len(owl.memory["task 1"].rows()) > 1200
 
 
 def own_script(replay_kind, *, steps=FRAMES, schedule=SCHEDULE):

@@ -1,6 +1,7 @@
 """OwlWrapper end to end: the point of the library, exceptions, bit equality, save and load."""
 
 import copy
+import pickle
 import subprocess
 import sys
 import threading
@@ -472,9 +473,10 @@ def test_training_inside_use_is_refused_and_moves_no_head():
     assert torch.equal(kept, script.q.heads[0].weight)
 
 
-def test_a_deep_copy_is_refused():
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_copies_and_pickles_are_refused(copied):
     with pytest.raises(OwlStateError, match="save"):
-        copy.deepcopy(OwlWrapper(make_script().learner()))
+        copied(OwlWrapper(make_script().learner()))
 
 
 def test_a_first_task_that_says_its_number_of_actions_takes_the_head_there_is():
@@ -1010,6 +1012,8 @@ def test_loaded_for_acting_it_needs_no_replay_optimizer_or_target(kind, tmp_path
         assert np.array_equal(before.returns, after.returns) and after.found.all()
     with pytest.raises(OwlStateError, match="to act only"), acting.task("third"):
         pass
+    with pytest.raises(OwlStateError, match=r"(?s)stream: .*to act only"), acting.stream():
+        pass
     with pytest.raises(OwlValueError, match="no optimizer"):
         OwlWrapper(QLearner(make_script(kind).q, None, None, gamma=0.5), replay=make_replay("scoped"))
 
@@ -1021,6 +1025,8 @@ def test_a_task_is_exported_as_a_program_without_owlrl(kind, tmp_path):
     for name, env in TASKS.items():
         with owl.task(name):
             train(script, env)
+    with pytest.raises(OwlValueError, match=r"export: .*shape \(3,\)"):
+        owl.export("same", np.zeros(3, np.float32))
     signs = torch.eye(SIZE)
     for shift, name in enumerate(TASKS):
         program = owl.export(name, np.zeros(SIZE, np.float32))
@@ -1120,7 +1126,7 @@ def test_evaluation_of_a_script_with_a_list_refuses_environments_that_do_not_fit
     owl = OwlWrapper(script.learner())
     with owl.task("a"):
         train(script, Signs(0), 60)
-    with pytest.raises(OwlValueError, match=r"act on env's observations, of shape \(3,\) .*of training"):
+    with pytest.raises(OwlValueError, match=r"cannot take observations of shape \(3,\) .*trained on"):
         owl.evaluate("Pendulum-v1", task="a")
 
 

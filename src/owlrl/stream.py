@@ -41,6 +41,7 @@ class Event:
         confidence: probability that there was a change, by the evidence.
         delay: rows between the change and its discovery; they were moved to ``to``.
         merged: ``left`` was ``to`` all along and has been removed.
+        mistaken: ``left`` had been entered by mistake; all rows since then were moved to ``to``.
 
     >>> from owlrl.stream import Event
     >>> Event(1_000, "task 0", "task 1", new=True, confidence=0.99, delay=40).merged
@@ -54,6 +55,7 @@ class Event:
     confidence: float
     delay: int
     merged: bool = False
+    mistaken: bool = False
 
 
 class Stream:
@@ -85,6 +87,7 @@ class Stream:
         self._found: Change | None = None
         self._calls, self._wait = 0, 1  # of borders since the last look, and until the next
         self._clean: list[tuple[Tensor, Tensor]] = []  # the head's weights without suspicion
+        self._entered: list[tuple[Tensor, Tensor]] = []  # and when the task was entered
 
     @property
     def task(self) -> str:
@@ -118,7 +121,7 @@ class Stream:
         if self.finder.task != task or self._found is not None:
             self.finder.enter(task, new=new)
         self._found = None
-        self._copy_head()
+        self._clean = self._entered = self._head()
 
     def see(self, rows: Transitions) -> None:
         """Rows were stored; called by the wrapper when it looks."""
@@ -129,7 +132,7 @@ class Stream:
         self._wait = max(1, round(self._calls * wanted / len(rows))) if self._calls else self._wait
         self._calls = 0
         if self._found is None and not self.finder.suspicion:
-            self._copy_head()
+            self._clean = self._head()
 
     def after_update(self) -> None:
         """An update is complete: a border, for learners that do not report borders."""
@@ -158,16 +161,17 @@ class Stream:
             if found.merged or not memory.seen:
                 self._leave_nothing(left)
             else:
-                self._restore_head()
+                _restore(self._entered if found.mistaken else self._clean)
                 owl._finish(left, old)
                 memory.quarantine = 0
             old.steps += owl._guard.end()
             record = owl._record(to, None)
             owl._enter(to, record)
             owl.replay.put(moved)
+        owl.memory[to].quarantine = QUARANTINE  # it may be a mistake
         owl.memory[to].add(rows)
         self.enter(to, new=new)
-        event = Event(self.rows, left, to, new, found.confidence, len(rows), found.merged)
+        event = Event(self.rows, left, to, new, found.confidence, len(rows), found.merged, found.mistaken)
         self.events.append(event)
         if self.callback is not None:
             self.callback(event)
@@ -184,20 +188,15 @@ class Stream:
         taken = {*self._owl.tasks, *self.finder.detector.tasks}
         return next(name for k in range(len(taken) + 1) if (name := f"task {k}") not in taken)
 
-    def _copy_head(self) -> None:
+    def _head(self) -> list[tuple[Tensor, Tensor]]:
+        """The parameters of the current head and of its targets, with copies of their values."""
         learner, head = self._owl.learner, self._owl._pointer.head
         networks = [*learner.networks.values(), *learner.targets.values()]
-        with torch.no_grad():
-            self._clean = [
-                (parameter, parameter.detach().clone())
-                for network in networks
-                for parameter in network.head_parameters(head).values()
-            ]
-
-    def _restore_head(self) -> None:
-        with torch.no_grad():
-            for parameter, value in self._clean:
-                parameter.copy_(value)
+        return [
+            (parameter, parameter.detach().clone())
+            for network in networks
+            for parameter in network.head_parameters(head).values()
+        ]
 
     def state_dict(self) -> dict[str, Any]:
         """Events, and everything that the finder knows."""
@@ -217,6 +216,12 @@ class Stream:
 
     def __repr__(self) -> str:
         return f"Stream(task={self.task!r}, {self.rows} rows, {len(self.events)} changes)"
+
+
+def _restore(copies: list[tuple[Tensor, Tensor]]) -> None:
+    with torch.no_grad():
+        for parameter, value in copies:
+            parameter.copy_(value)
 
 
 class Streaming:
@@ -321,6 +326,8 @@ def _check_stream(owl: Any, detector: object, callback: object, schedule_steps: 
     arguments.instance("detector", detector, Detector, "e.g. owlrl.changes.Contradiction()", none=True)
     arguments.function("callback", callback, "of an Event", none=True)
     arguments.integer("schedule_steps", schedule_steps, none=True)
+    if owl.acting:
+        arguments.problem("this was loaded to act only; load it without acting=True")
     if detector is not None and owl._stream.finder.task:
         arguments.problem("a detector was given, and one has begun already; leave it out from then on")
     if schedule_steps is not None and not hasattr(owl.learner, "schedule_steps"):

@@ -391,10 +391,10 @@ replay=TaskScopedReplay, tasks=['left', 'right'])
         self._unwrapped = True
         return self.learner
 
-    def __deepcopy__(self, memo: object) -> OwlWrapper:
+    def __reduce__(self) -> str:
         raise OwlStateError(
-            "OwlWrapper: a deep copy would lose the optimizers' hooks and share the active head; save() it "
-            "and load() it into a fresh learner instead"
+            "OwlWrapper: a copy or a pickle would lose the optimizers' hooks and share the active head; "
+            "save() it and load() it into a fresh learner instead"
         )
 
     def __repr__(self) -> str:

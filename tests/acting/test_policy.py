@@ -173,6 +173,10 @@ def test_wrong_calls_are_named(owl):
     with pytest.raises(OwlValueError, match="3 rewards"):
         policy.observe(SIGNS[:2], np.zeros(2, int), np.zeros(3), SIGNS[:2], np.zeros(2, bool))
     policy.reset()
+    with pytest.raises(OwlValueError, match=r"act: .*shape \(3,\).*trained on, several .*num_envs"):
+        policy.act(np.zeros(3, np.float32))
+    with pytest.raises(OwlValueError, match="observation is 'left'; expected numbers"):
+        policy.act("left")
     with pytest.raises(NonFiniteError, match="observation has NaN"):
         policy.act(np.full(SIZE, np.nan, np.float32))
     with pytest.raises(NonFiniteError, match="reward is nan"):

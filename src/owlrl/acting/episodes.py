@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 
 from owlrl._arguments import Arguments, own_generator
+from owlrl.acting.policy import answer
 from owlrl.errors import OwlValueError
 from owlrl.protocols import OffPolicyLearner
 from owlrl.types import Transitions
@@ -292,7 +292,7 @@ def run_episodes(
 def _one_step(policy: EpisodePolicy, stepper: Stepper) -> Steps:
     """Act, step, observe; a policy of one environment sees no leading dimension."""
     if stepper.vector:
-        steps = stepper.step(_action("run_episodes", policy.act, stepper.observation))
+        steps = stepper.step(policy.act(stepper.observation))
         policy.observe(
             steps.observation,
             steps.action,
@@ -303,25 +303,12 @@ def _one_step(policy: EpisodePolicy, stepper: Stepper) -> Steps:
         )
         return steps
     seen = _first(stepper.observation)
-    action = _action("run_episodes", policy.act, seen)
+    action = policy.act(seen)
     steps = stepper.step(np.asarray(action)[None])
     policy.observe(
         seen, action, float(steps.reward[0]), _first(steps.next_observation), bool(steps.terminated[0])
     )
     return steps
-
-
-def _action(where: str, act: Callable[[Any], Any], observation: Any) -> Any:
-    """``act(observation)``; where the network does not fit the observation, an error that says so."""
-    try:
-        return act(observation)
-    except RuntimeError as error:
-        if type(error) is not RuntimeError:  # one of ours, or of a device
-            raise
-        raise OwlValueError(
-            f"{where}: the network cannot act on env's observations, of shape {tuple(np.shape(observation))} "
-            f"({error}); expected an environment with the observations of training"
-        ) from error
 
 
 def _first(batch: Any) -> Any:
@@ -422,7 +409,7 @@ def collect_rows(learner: OffPolicyLearner, env: Any, *, steps: int, seed: int |
     while real < steps:
         seen = stepper.observation
         batch = learner.prepare(seen) if isinstance(seen, dict) else torch.as_tensor(np.asarray(seen))
-        greedy = _action(arguments.where, partial(learner.act, heads=heads.to(batch.device)), batch)
+        greedy = answer(arguments.where, learner.act, batch, heads.to(batch.device))
         action = greedy.cpu().numpy()
         for k in np.flatnonzero(rng.random(stepper.num_envs) < 0.2):
             action[k] = space.sample()

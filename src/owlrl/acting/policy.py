@@ -204,7 +204,7 @@ class AdaptivePolicy:
         if probabilities is not None:
             self.trace.append(TraceStep(arm, probabilities))
         heads = torch.as_tensor(np.atleast_1d(self._heads[arm]), device=batch.device)
-        actions = self._learner.act(batch, heads).cpu().numpy()
+        actions = answer("AdaptivePolicy.act", self._learner.act, batch, heads).cpu().numpy()
         if self._fallback is not None and np.any(strange := self.unfamiliar > SURE):
             if self._num_envs is None:
                 return self._fallback(observation)
@@ -302,7 +302,7 @@ class AdaptivePolicy:
             parts = {key: np.asarray(part) for key, part in observation.items()}
             batch = self._learner.prepare({key: part[None] if one else part for key, part in parts.items()})
         else:
-            batch = torch.as_tensor(np.asarray(observation))
+            batch = _tensor(f"AdaptivePolicy: {name}", observation)
             batch = batch.unsqueeze(0) if one else batch
         if batch.is_floating_point() and not bool(torch.isfinite(batch).all()):
             raise NonFiniteError(f"AdaptivePolicy: {name} has NaN or infinity; expected finite numbers")
@@ -314,14 +314,39 @@ class AdaptivePolicy:
         return batch
 
 
+def _tensor(where: str, observation: Any) -> Tensor:
+    try:
+        return torch.as_tensor(np.asarray(observation))
+    except (TypeError, ValueError) as error:
+        raise OwlValueError(
+            f"{where} is {observation!r:.60}; expected numbers, as the environment returns them"
+        ) from error
+
+
+def answer(where: str, act: Callable[..., Tensor], batch: Tensor, heads: Tensor | int) -> Tensor:
+    """``act(batch, heads)``; where the networks cannot take the observations, an error that shows these."""
+    try:
+        return act(batch, heads)
+    except RuntimeError as error:
+        if type(error) is not RuntimeError:  # one of ours, or of a device
+            raise
+        raise OwlValueError(
+            f"{where}: the networks cannot take observations of shape {tuple(batch.shape[1:])} and dtype "
+            f"{batch.dtype} ({error}); expected those that they were trained on, several side by side only "
+            "after reset(num_envs=...)"
+        ) from error
+
+
 def export_policy(learner: OffPolicyLearner, head: int, observation: Any) -> torch.export.ExportedProgram:
     """Greedy actions of ``head`` for a batch of observations of any number, by `torch.export`.
 
     The program needs no owlrl and holds the weights that the head acts with, and no others; ``observation``
     is one of them, for shape and dtype.
     """
-    row = torch.as_tensor(np.asarray(observation))
+    row = _tensor("OwlWrapper.export: observation", observation)
     example = torch.stack([row, row])  # one row would be taken for the only number there is
+    with torch.no_grad():
+        answer("OwlWrapper.export", learner.act, example, head)
     policy = _GreedyPolicy(learner, head).eval()
     with torch.no_grad(), warnings.catch_warnings():
         # before 2.6 torch warns that it does not know where the networks are; it needs only their weights

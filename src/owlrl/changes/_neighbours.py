@@ -127,10 +127,11 @@ class NearIndex:
         columns = columns_of_steps(steps, np.zeros(len(steps), np.bool_))
         found = self._foretelling.foretell(columns)
         wrong, rate = self._foretelling.contradicts(found), np.full(len(steps), self._foretelling.rate)
+        error = self._foretelling.relative(found).max(1)
         evidence = log_ratio(wrong, rate, changed=self.changed, most=MOST_NEAR_EVIDENCE)
         near = found.fifth <= self._fitted["radius"]
         strange = found.fifth > FAR * self._fitted["radius"]
-        return Judgement((evidence * near)[None], near, near & wrong, strange=strange)
+        return Judgement((evidence * near)[None], near, near & wrong, strange=strange, error=error * near)
 
     def learn(self, steps: Steps, event: BoolArray, judgement: Judgement) -> None:
         time = self.seen + np.arange(len(steps))
@@ -328,17 +329,19 @@ class Foretelling:
         self.own = found.error
         self.floor = FLOOR * np.median(found.error, axis=0) + 1e-6
         self.bend = np.quantile(found.error / np.square(found.reach), BEND, axis=0)
-        self.most = np.quantile(self._relative(found), BEYOND, axis=0)
+        self.most = np.ones(2)
+        self.most = np.quantile(self.relative(found), BEYOND, axis=0)
         self.rate = float((self.contradicts(found).sum() + 1) / (count + 20))
 
     def contradicts(self, found: Foretold) -> BoolArray:
         """Whether steps (B,) do."""
-        made: BoolArray = (self._relative(found) > self.most).any(1) | found.odd_end
+        made: BoolArray = (self.relative(found) > 1.0).any(1) | found.odd_end
         return made
 
-    def _relative(self, found: Foretold) -> Floats:
+    def relative(self, found: Foretold) -> Floats:
+        """Errors (B, 2) as parts of those from which on they contradict."""
         usual = np.sqrt(np.square(self.own[found.places[:, :REGION]]).mean(1))
-        made: Floats = found.error / (usual + self.floor + self.bend * np.square(found.reach))
+        made: Floats = found.error / (self.most * (usual + self.floor + self.bend * np.square(found.reach)))
         return made
 
     def foretell(self, columns: dict[str, np.ndarray]) -> Foretold:

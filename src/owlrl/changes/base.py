@@ -39,6 +39,7 @@ class Judgement:
         contradicts: (B,) whether the task has another outcome for them.
         which: (B,) hashes that are equal for the same contradiction; None where each is different.
         strange: (B,) whether the task knows nothing even nearly like such steps; None if that is not told.
+        error: (B,) of what the task foretold, as part of an error that contradicts it; None if not told.
 
     >>> import numpy as np
     >>> from owlrl.changes import Judgement
@@ -51,6 +52,7 @@ class Judgement:
     contradicts: BoolArray
     which: npt.NDArray[np.uint64] | None = None
     strange: BoolArray | None = None
+    error: npt.NDArray[np.floating] | None = None
 
     @staticmethod
     def silent(count: int, sums: int = 1) -> Judgement:
@@ -59,7 +61,7 @@ class Judgement:
 
     @staticmethod
     def joined(pieces: Sequence[Judgement]) -> Judgement:
-        """Of all steps, one piece after the other; ``which`` and ``strange`` where all pieces have them."""
+        """Of all steps, one piece after the other; what may be None is so if it is in one of them."""
 
         def column(name: str) -> Any:
             found = [getattr(piece, name) for piece in pieces]

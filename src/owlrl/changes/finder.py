@@ -24,10 +24,11 @@ PROBATION = 1024  # rows in which a new task may turn out to be a known one
 LEAST = 8  # comparable rows before a task is recognised
 CONTRADICTED = 0.15  # a task that is contradicted by a larger share of comparable rows is another
 PATIENCE = 160  # rows up to which it waits for one known task to fit better than another
-SOON = 384  # rows after which a task that was entered is no longer thought to be a mistake
+SOON = 384  # rows after which the known task that was entered is no longer thought to be a mistake
 STRANGE = 128  # rows of which a task that has learned enough knows at least a quarter
 ELSEWHERE = 0.3  # share of steps that are strange to a task where none fits, at least
 MOST_STRANGE = 1.0  # evidence of one strange step
+SLIGHT = 0.01  # at most the evidence of errors that contradict nothing
 FIRST = 16  # steps that are enough to refuse most tasks
 
 
@@ -40,6 +41,7 @@ class Change:
         rows: how many of the newest rows were of it.
         confidence: probability that it was a change, by the evidence.
         merged: the previous task did not exist: all its rows belong to ``to``.
+        mistaken: the previous task was entered by mistake: all rows of its visit belong to ``to``.
 
     >>> from owlrl.changes import Change
     >>> Change("left", 12, 0.99).merged
@@ -50,6 +52,7 @@ class Change:
     rows: int
     confidence: float
     merged: bool = False
+    mistaken: bool = False
 
 
 class Sums:
@@ -165,7 +168,7 @@ class ChangeFinder:
     >>> [finder.see(rows(2)) for _ in range(80)] == [None] * 80
     True
     >>> finder.see(rows(5))
-    Change(to=None, rows=62, confidence=0.999..., merged=False)
+    Change(to=None, rows=62, confidence=0.999..., merged=False, mistaken=False)
     """
 
     def __init__(self, detector: Detector) -> None:
@@ -175,6 +178,7 @@ class ChangeFinder:
         self._history = History()
         self._young: list[Steps] | None = None  # all rows of a task on probation
         self._tested = 0  # how many of them there were at the last test
+        self._trial: list[tuple[Steps, Judgement | None]] | None = None  # of a visit that may be a mistake
         self._held: list[tuple[Steps, Judgement]] = []
         self._sums = Sums()  # over the rows that are held
         self._alarm: tuple[int, float] | None = None  # that waits for more rows
@@ -203,15 +207,14 @@ class ChangeFinder:
         soon = self._left if self.age < SOON else set()
         self._left = {*soon, self.task} if steps else set()
         self.task, self.age, self._held = task, 0, []
-        self._young, self._tested = [] if new else None, 0
+        self._young, self._tested, self._trial = [] if new else None, 0, None if new else []
         self._sums, self._recent, self._alarm = Sums(), [], None
         self._said_since, self._said_young = Said(self.detector), Said(self.detector)
         for piece in steps:
-            judgement = self.detector.judge(task, piece)
-            if judgement.which is not None:  # what contradicts the task may be another's all the same
-                agreeing = np.flatnonzero(~judgement.contradicts)
-                piece, judgement = piece[agreeing], _part(judgement, agreeing)
-            self._learn(piece, judgement)
+            if self._trial is None:
+                self._learn(piece, self.detector.judge(task, piece))
+            else:
+                self._trial.append((piece, None))
         self.age = 0
 
     def settle(self) -> None:
@@ -220,6 +223,7 @@ class ChangeFinder:
             self._learn(steps, judgement)
         self._held, self._sums, self._recent = [], Sums(), []
         self._alarm, self._said_since = None, Said(self.detector)
+        self._confirm()
 
     def see(self, rows: Transitions) -> Change | None:
         """Process the newest rows; return a change, if there was one."""
@@ -252,6 +256,7 @@ class ChangeFinder:
         fitting, _ = self._fitting(judge, np.ones(count, np.bool_), 3 * count // 4)
         if not fitting:
             return None
+        self._confirm()
         self._hold(rows)
         return Change(fitting[0], count, float(1.0 - np.exp(-self.detector.threshold)))
 
@@ -271,10 +276,39 @@ class ChangeFinder:
             self._learn(steps, judgement)
 
     def _learn(self, steps: Steps, judgement: Judgement) -> None:
-        self.detector.learn(self.task, steps, judgement)
         self.age += len(steps)
+        if self._trial is not None:
+            self._trial.append((steps, judgement))
+            if self.age >= SOON:
+                self._confirm()
+            return
+        self.detector.learn(self.task, steps, judgement)
         if self._young is not None:
             self._young.append(steps)
+
+    def _confirm(self) -> None:
+        """The known task was not entered by mistake: it learns the rows of this visit."""
+        trial, self._trial = self._trial or [], None
+        for steps, judgement in trial:
+            if judgement is None:  # the rows it was entered with
+                judgement = self.detector.judge(self.task, steps)
+                if judgement.which is not None:  # what contradicts it may be another's all the same
+                    agreeing = np.flatnonzero(~judgement.contradicts)
+                    steps, judgement = steps[agreeing], _part(judgement, agreeing)
+            self.detector.learn(self.task, steps, judgement)
+
+    def _mistaken(self, to: str | None) -> bool:
+        """Whether all rows of this visit are of ``to``, or of a new task.
+
+        Two changes so soon one after the other are as unlikely as one change is without evidence.
+        """
+        if not self._trial:
+            return False
+        visit = Steps.joined(steps for steps, _ in self._trial)
+        here = self.detector.examine(self.task, visit)
+        if to is None:
+            return bool(-here.evidence[0].sum() < self.detector.threshold)
+        return _better(here, self.detector.examine(to, visit)) < self.detector.threshold
 
     def _decide(self, begun: int, total: float) -> Change | None:
         """An alarm: which task were the rows since the change began?"""
@@ -292,6 +326,10 @@ class ChangeFinder:
             return None if found is None else _part(found, since)
 
         fitting, perhaps = self._fitting(judge, said.contradicts[since], LEAST)
+        near = said.which is None
+        if near and len(fitting) + len(perhaps) > 1:
+            clear = self._clear([*fitting, *perhaps], suspected[since])
+            fitting, perhaps = ([clear], []) if clear else (fitting, perhaps)
         if (len(fitting) > 1 or (perhaps and not fitting)) and len(suspected) - later < PATIENCE:
             self._alarm = begun, total
             return None  # more rows will tell; those that are held stay so
@@ -301,7 +339,6 @@ class ChangeFinder:
             self._learn(held[:begun], self.detector.judge(self.task, held[:begun]))
         to = fitting[0] if fitting else None
         self._hold(held[begun:])
-        near = said.which is None
         if near and self._evidence(self.detector.judge(self.task, held[begun:])) <= 0:
             self._sums = Sums()  # the rows before, or those after the alarm, explain what was unknown
             self._sums.add(self._held[0][1], np.inf)
@@ -313,6 +350,11 @@ class ChangeFinder:
         if near and to is not None and self._young and self._known_after_all(self._young) == to:
             self._hold(Steps.joined([*self._young, held[begun:]]))
             return Change(to, self.held, 1.0, merged=True)
+        if self._mistaken(to):
+            visit, self._trial = self._trial or [], None
+            self._hold(Steps.joined([*(steps for steps, _ in visit), held[begun:]]))
+            return Change(to, self.held, float(1.0 - np.exp(-total)), mistaken=True)
+        self._confirm()
         return Change(to, len(held) - begun, float(1.0 - np.exp(-total)))
 
     def _hold(self, steps: Steps) -> None:
@@ -344,15 +386,15 @@ class ChangeFinder:
         least: int,
         *,
         whole: bool = False,
-    ) -> tuple[list[str], bool]:
+    ) -> tuple[list[str], list[str]]:
         """The tasks that explain steps which contradict the current one at ``wrong``, the best first.
 
-        And whether there are others that explain some of them, and know too little to tell. ``judge`` says
-        what a task's model makes of the steps, or None as soon as the task is refused.
+        And others that explain some of them, and know too little to tell. ``judge`` says what a task's model
+        makes of the steps, or None as soon as the task is refused.
         """
         refused = partial(self._refused, whole=whole)
         found: list[tuple[int, str]] = []
-        perhaps = False
+        perhaps: list[str] = []
         soon = self.age < SOON if self._young is None else len(self._left) > 1
         for task in self.detector.tasks:
             if task == self.task:
@@ -368,10 +410,21 @@ class ChangeFinder:
             if task in self._left and soon and said.which is not None:
                 continue  # what led away from it is not to be forgotten
             if evidence > 0 or comparable < min(least, len(wrong)) or 2 * explained.sum() < wrong.sum():
-                perhaps = True
+                perhaps.append(task)
                 continue
             found.append((comparable - 2 * against, task))
         return [task for _, task in sorted(found, key=lambda each: -each[0])], perhaps
+
+    def _clear(self, tasks: list[str], steps: Steps) -> str | None:
+        """The task that explains the steps much better than each other one, looked at with more care."""
+        said = {task: self.detector.examine(task, steps) for task in tasks}
+        enough = self.detector.threshold / 2
+        for task in tasks:
+            others = (said[other] for other in tasks if other != task)
+            fits = said[task].evidence[0].sum() < enough
+            if fits and all(_better(said[task], other) >= enough for other in others):
+                return task
+        return None
 
     def _merge(self) -> Change | None:
         """A task on probation that is a known one after all; tested four times, without suspicion."""
@@ -408,6 +461,7 @@ class ChangeFinder:
             "held": [steps.arrays() for steps, _ in self._held],
             "young": None if self._young is None else [steps.arrays() for steps in self._young],
             "tested": self._tested,
+            "trial": self._trial and [[steps.arrays(), said is None] for steps, said in self._trial],
             "alarm": None if self._alarm is None else list(self._alarm),
             "left": sorted(self._left),
         }
@@ -420,6 +474,16 @@ class ChangeFinder:
         young = state_dict["young"]
         self._young = None if young is None else [Steps.from_arrays(arrays) for arrays in young]
         self._tested, self._left = int(state_dict["tested"]), set(state_dict["left"])
+        trial = state_dict["trial"]
+        pieces = [(Steps.from_arrays(arrays), brought) for arrays, brought in trial or []]
+        self._trial = (
+            None
+            if trial is None
+            else [
+                (steps, None if brought else self.detector.judge(self.task, steps))
+                for steps, brought in pieces
+            ]
+        )
         alarm = state_dict["alarm"]
         self._alarm = None if alarm is None else (int(alarm[0]), float(alarm[1]))
         self._held, self._sums, self._recent = [], Sums(), []
@@ -429,6 +493,12 @@ class ChangeFinder:
             judgement = self.detector.judge(self.task, steps, stride=self.detector.stride)
             self._held.append((steps, judgement))
             self._sums.add(judgement, np.inf)
+
+
+def _better(one: Judgement, other: Judgement) -> float:
+    """By how much one task explains steps better than another, of those that both know."""
+    both = one.comparable & other.comparable
+    return float((other.evidence[0] - one.evidence[0])[both].sum())
 
 
 def _part(judgement: Judgement, rows: slice | np.ndarray) -> Judgement:
@@ -443,6 +513,7 @@ class Familiarity:
 
     There are two sums: of outcomes that the task has never shown, and of steps that are strange to it. A
     policy that no longer learns seldom meets such steps in its own task; how seldom is known of each task.
+    Where both sums are zero, the largest error so far says which environment is the less familiar one.
 
     Args:
         detector: knows the tasks.
@@ -479,9 +550,11 @@ class Familiarity:
         """Forget what was seen; with ``mask`` (E,) only in the environments marked true."""
         if mask is None:
             self._sums = np.zeros((len(self.tasks), 2, num_envs))
+            self._errors = np.zeros((len(self.tasks), num_envs))
             self._history = History()
         else:
             self._sums[..., mask] = 0.0
+            self._errors[:, mask] = 0.0
 
     def observe(self, rows: Transitions, mask: np.ndarray | None = None) -> None:
         """Process a step of each environment; ``mask`` (E,) leaves out those without one."""
@@ -489,16 +562,20 @@ class Familiarity:
         if not len(env):
             return
         steps = self._history.follow(rows[torch.from_numpy(env)], hashed=self.detector.hashed)
-        for sums, task, usual, doubt in zip(self._sums, self.tasks, self._unknown, self._doubt, strict=True):
+        for k, (task, usual, doubt) in enumerate(zip(self.tasks, self._unknown, self._doubt, strict=True)):
+            sums = self._sums[k]
             said = self.detector.examine(task, steps)
             sums[0, env] = np.maximum(0.0, sums[0, env] + said.evidence[0] / doubt)
             if said.strange is not None:
                 rate = np.full(len(env), usual)
                 evidence = log_ratio(said.strange, rate, changed=ELSEWHERE, most=MOST_STRANGE)
                 sums[1, env] = np.maximum(0.0, sums[1, env] + evidence)
+            if said.error is not None:
+                self._errors[k, env] = np.maximum(self._errors[k, env], said.error)
 
     @property
     def unfamiliar(self) -> np.ndarray:
         """The probability that no task explains what was seen: (E,)."""
-        made: np.ndarray = 1.0 - np.exp(-self._sums.max(axis=1).min(axis=0))
+        slight = SLIGHT * self._errors / (1.0 + self._errors)
+        made: np.ndarray = 1.0 - np.exp(-(self._sums.max(axis=1) + slight).min(axis=0))
         return made
