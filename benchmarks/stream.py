@@ -69,10 +69,10 @@ def poles() -> Tasks:
     return {name: lambda copies, s=spec: make(s, copies) for name, spec in cart_poles().items()}
 
 
-def cheetahs() -> Tasks:
+def robots(name: str) -> Tasks:
     def make(weight: float, copies: int) -> Any:
         def one() -> Any:
-            return gymnasium.make("HalfCheetah-v5", forward_reward_weight=weight, max_episode_steps=200)
+            return gymnasium.make(name, forward_reward_weight=weight, max_episode_steps=200)
 
         same = gymnasium.vector.AutoresetMode.SAME_STEP
         return one() if copies == 1 else gymnasium.vector.SyncVectorEnv([one] * copies, autoreset_mode=same)
@@ -121,9 +121,14 @@ CASES: dict[str, tuple[Callable[[], Tasks], int, int, Callable[[Any, int], Any]]
         lambda: grids("Crossroads-4"), 32, 30_000, lambda e, s: DQN(e, seed=s, device="cpu")
     ),
     "sc5": (lambda: grids("SC5"), 32, 60_000, lambda e, s: DQN(e, seed=s, device="cpu")),
-    "cheetah-sb3": (cheetahs, 1, 5_000, sb3_sac),
+    "cheetah-sb3": (lambda: robots("HalfCheetah-v5"), 1, 5_000, sb3_sac),
     "reach": (goals, 1, 2_000, lambda e, s: SAC(e, seed=s, device="cpu")),
+    "swimmer-sb3": (lambda: robots("Swimmer-v5"), 1, 5_000, sb3_sac),
 }  # fmt: skip
+
+
+# of robots: which number of an observation is the speed, what effort costs, and up to where it is slow
+SPEEDS = {"cheetah-sb3": (8, 0.1, 0.5), "swimmer-sb3": (3, 1e-4, 0.1)}
 
 
 class Clock:
@@ -200,10 +205,11 @@ def shown_by(case: str, tasks: Tasks, task: str, rows: Transitions) -> np.ndarra
         return np.abs(paid - reward) < 0.01
     if case == "reach":
         return np.abs(-np.square(after - np.array(GOALS[task])).sum(1) - reward) < 1e-3
-    if case == "cheetah-sb3":  # a reward has the sign of the speed, told where the cheetah is not slow
-        speed = (seen[:, 8] + after[:, 8]) / 2
-        paid = reward + 0.1 * np.square(action).sum(1)
-        return (np.abs(speed) < 0.5) | (np.sign(paid) == np.sign(speed) * (1 if task == "forward" else -1))
+    if case in SPEEDS:  # a reward has the sign of the speed, told where the robot is not slow
+        place, effort, slow = SPEEDS[case]
+        speed = (seen[:, place] + after[:, place]) / 2
+        paid = reward + effort * np.square(action).sum(1)
+        return (np.abs(speed) < slow) | (np.sign(paid) == np.sign(speed) * (1 if task == "forward" else -1))
     env = tasks[task](1)
     env.reset(seed=0)
     made = []

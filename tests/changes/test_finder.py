@@ -356,6 +356,25 @@ def test_left_out_task_is_told_from_known_ones(make, tasks):
     assert all(after_ten(known[0], seed, far=1000) > 0.99 for seed in range(10, 30))
 
 
+def test_errors_that_contradict_nothing_rank_episodes():
+    detector = Contradiction()
+    detector.learn("it", History().follow(ball(0, 4000, noise=0.1)))
+    familiarity = Familiarity(detector, ["it"])
+
+    def slight(shift, seed):
+        familiarity.reset(1)
+        rows = ball(0, 10, seed=seed, noise=0.1)
+        rows.reward.add_(shift)
+        for step in range(10):
+            familiarity.observe(rows[step : step + 1])
+        return float(familiarity.unfamiliar[0])
+
+    own, other = (np.array([slight(shift, seed) for seed in range(50, 90)]) for shift in (0.0, 0.2))
+    own, other = own[own < 0.01], other[other < 0.01]  # no sum is above zero
+    assert len(own) > 30 and len(other) > 10
+    assert (other[:, None] > own).mean() > 0.8
+
+
 def test_policy_says_so_and_the_fallback_acts():
     env = Line(1)
     agent = small_dqn(env)

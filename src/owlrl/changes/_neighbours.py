@@ -329,8 +329,8 @@ class Foretelling:
         self.own = found.error
         self.floor = FLOOR * np.median(found.error, axis=0) + 1e-6
         self.bend = np.quantile(found.error / np.square(found.reach), BEND, axis=0)
-        self.most = np.ones(2)
-        self.most = np.quantile(self.relative(found), BEYOND, axis=0)
+        self.most: npt.NDArray[np.floating[Any]] = np.ones(2)
+        self.most = np.quantile(self.relative(found), BEYOND, axis=0) + 1e-9
         self.rate = float((self.contradicts(found).sum() + 1) / (count + 20))
 
     def contradicts(self, found: Foretold) -> BoolArray:

@@ -29,6 +29,7 @@ STRANGE = 128  # rows of which a task that has learned enough knows at least a q
 ELSEWHERE = 0.3  # share of steps that are strange to a task where none fits, at least
 MOST_STRANGE = 1.0  # evidence of one strange step
 SLIGHT = 0.01  # at most the evidence of errors that contradict nothing
+COMPARED = 16  # steps of a look that are compared at most, if not all need to be
 FIRST = 16  # steps that are enough to refuse most tasks
 
 
@@ -228,7 +229,7 @@ class ChangeFinder:
     def see(self, rows: Transitions) -> Change | None:
         """Process the newest rows; return a change, if there was one."""
         steps = self._history.follow(rows, hashed=self.detector.hashed)
-        judgement = self.detector.judge(self.task, steps, stride=self.detector.stride)
+        judgement = self.detector.judge(self.task, steps, stride=self._stride(steps))
         self._held.append((steps, judgement))
         alarm = self._alarm or self._sums.add(judgement, self._threshold)
         if alarm is not None:
@@ -236,12 +237,17 @@ class ChangeFinder:
         self._release()
         return self._merge() if self._young is not None else self._elsewhere(steps, judgement)
 
+    def _stride(self, steps: Steps) -> int:
+        """Copies side by side show much in one look: comparing some of it is enough to find a change."""
+        stride = self.detector.stride
+        return stride if stride == 1 else max(stride, len(steps) // COMPARED)
+
     def _elsewhere(self, steps: Steps, judgement: Judgement) -> Change | None:
         """A known task that explains the newest rows, where the current one hardly knows any of them.
 
         Unknown states contradict nothing, and the policies of two levels may never visit the same states.
         """
-        share = 1 if judgement.which is not None else self.detector.stride
+        share = 1 if judgement.which is not None else self._stride(steps)
         self._recent.append((steps, share * int(judgement.comparable.sum())))
         while sum(len(piece) for piece, _ in self._recent[1:]) >= STRANGE:
             self._recent.pop(0)
@@ -490,7 +496,7 @@ class ChangeFinder:
         self._said_since, self._said_young = Said(self.detector), Said(self.detector)
         for arrays in state_dict["held"]:
             steps = Steps.from_arrays(arrays)
-            judgement = self.detector.judge(self.task, steps, stride=self.detector.stride)
+            judgement = self.detector.judge(self.task, steps, stride=self._stride(steps))
             self._held.append((steps, judgement))
             self._sums.add(judgement, np.inf)
 
