@@ -188,35 +188,30 @@ class ExactIndex:
         return made
 
     def judge(self, steps: Steps, event: BoolArray, stride: int) -> Judgement:
-        count, ambiguous = len(steps), self.ambiguous.tolist()
-        usual, among_events = np.full((2, count), np.nan)
-        wrong, rare = np.zeros((2, count), np.bool_)
-        which = np.zeros(count, np.uint64)
-        lines = zip(*steps.keys.tolist(), steps.outcome.tolist(), steps.reward.tolist(), strict=True)
-        for row, (*keys, outcome, reward) in enumerate(lines):
-            found = self._entry(keys)
-            if found is None:
-                continue
-            key, entry, depth = found
-            wrong[row] = not agrees(entry[3].get(outcome), reward)
-            rare[row] = entry[2]
-            which[row] = key
-            usual[row], among_events[row] = ((entry[1] + a) / (entry[0] + 1) for a in ambiguous[depth])
-        changed = self.changed / 3 if ambiguous[0][0] < CLEAR else self.changed
-        evidence = [
-            log_ratio(wrong, each, changed=changed, most=MOST_EVIDENCE) for each in (usual, among_events)
-        ]
+        if not len(steps):
+            return Judgement.silent(0, 2)
+        keys, tables = steps.keys.tolist(), self.tables
+        said = [(0, 0, 0, False, False, 0)] * len(steps)  # key, visits, new outcomes, event, wrong, depth
+        lines = zip(keys[0], steps.outcome.tolist(), steps.reward.tolist(), strict=True)
+        for row, (key, outcome, reward) in enumerate(lines):
+            entry, depth = tables[0].get(key), 0
+            while entry is not None and len(entry[3]) > 1 and depth < DEPTHS - 1:
+                depth += 1  # it had several outcomes: with the steps before
+                key = keys[depth][row]
+                entry = tables[depth].get(key)
+            if entry is not None:
+                known = entry[3].get(outcome)
+                # most rewards are between those known, and a call costs as much as the rest
+                odd = known is None or not (known[0] <= reward <= known[1] or agrees(known, reward))
+                said[row] = (key, entry[0], entry[1], entry[2], odd, depth)
+        which, *columns = zip(*said, strict=True)
+        visits, novel, rare, wrong, depths = map(np.array, columns)
+        strange, ambiguous = visits == 0, self.ambiguous
+        changed = self.changed / 3 if ambiguous[0, 0] < CLEAR else self.changed
+        rates = np.where(strange, np.nan, (novel + ambiguous[depths].T) / (visits + 1))
+        evidence = log_ratio(wrong, rates, changed=changed, most=MOST_EVIDENCE)
         evidence[1] *= rare | event
-        strange = np.isnan(usual)
-        return Judgement(np.stack(evidence), ~strange, wrong, mixed(which, steps.outcome), strange)
-
-    def _entry(self, keys: list[int]) -> tuple[int, Entry, int] | None:
-        """What is known of a step: by itself if that had one outcome, else with the steps before it."""
-        for depth, (key, table) in enumerate(zip(keys, self.tables, strict=True)):
-            entry = table.get(key)
-            if entry is None or len(entry[3]) == 1 or depth == DEPTHS - 1:
-                break
-        return None if entry is None else (key, entry, depth)
+        return Judgement(evidence, ~strange, wrong, mixed(np.array(which, np.uint64), steps.outcome), strange)
 
     def learn(self, steps: Steps, event: BoolArray, judgement: Judgement) -> None:
         outcomes, rewards, events = steps.outcome.tolist(), steps.reward.tolist(), event.tolist()
@@ -231,7 +226,8 @@ class ExactIndex:
                         table[key] = [1, 0, events[row], {outcome: [reward, reward]}]
                     continue
                 known = entry[3].get(outcome)
-                novel = not agrees(known, reward)
+                inside = known is not None and known[0] <= reward <= known[1]
+                novel = not inside and not agrees(known, reward)
                 entry[0], entry[1], entry[2] = entry[0] + 1, entry[1] + novel, entry[2] or events[row]
                 if entry[0] == 2 or (novel and entry[1] == 1):
                     for kind in range(1 + entry[2]):
@@ -239,7 +235,7 @@ class ExactIndex:
                         self.several[depth][kind] += novel and entry[1] == 1
                 if known is None:
                     entry[3][outcome] = [reward, reward]
-                elif novel or not known[0] <= reward <= known[1]:
+                elif not inside:
                     known[:] = min(known[0], reward), max(known[1], reward)
 
     def state_dict(self) -> dict[str, Any]:
