@@ -179,7 +179,7 @@ class ChangeFinder:
         self._history = History()
         self._young: list[Steps] | None = None  # all rows of a task on probation
         self._tested = 0  # how many of them there were at the last test
-        self._trial: list[tuple[Steps, Judgement | None]] | None = None  # of a visit that may be a mistake
+        self._trial: list[tuple[Steps, Judgement]] | None = None  # of a visit that may be a mistake
         self._held: list[tuple[Steps, Judgement]] = []
         self._sums = Sums()  # over the rows that are held
         self._alarm: tuple[int, float] | None = None  # that waits for more rows
@@ -212,10 +212,11 @@ class ChangeFinder:
         self._sums, self._recent, self._alarm = Sums(), [], None
         self._said_since, self._said_young = Said(self.detector), Said(self.detector)
         for piece in steps:
-            if self._trial is None:
-                self._learn(piece, self.detector.judge(task, piece))
-            else:
-                self._trial.append((piece, None))
+            judgement = self.detector.judge(task, piece)
+            if judgement.which is not None:  # what contradicts the task may be another's all the same
+                agreeing = np.flatnonzero(~judgement.contradicts)
+                piece, judgement = piece[agreeing], _part(judgement, agreeing)
+            self._learn(piece, judgement)
         self.age = 0
 
     def settle(self) -> None:
@@ -283,7 +284,7 @@ class ChangeFinder:
 
     def _learn(self, steps: Steps, judgement: Judgement) -> None:
         self.age += len(steps)
-        if self._trial is not None:
+        if self._trial is not None and judgement.which is None:
             self._trial.append((steps, judgement))
             if self.age >= SOON:
                 self._confirm()
@@ -296,11 +297,6 @@ class ChangeFinder:
         """The known task was not entered by mistake: it learns the rows of this visit."""
         trial, self._trial = self._trial or [], None
         for steps, judgement in trial:
-            if judgement is None:  # the rows it was entered with
-                judgement = self.detector.judge(self.task, steps)
-                if judgement.which is not None:  # what contradicts it may be another's all the same
-                    agreeing = np.flatnonzero(~judgement.contradicts)
-                    steps, judgement = steps[agreeing], _part(judgement, agreeing)
             self.detector.learn(self.task, steps, judgement)
 
     def _mistaken(self, to: str | None) -> bool:
@@ -467,7 +463,7 @@ class ChangeFinder:
             "held": [steps.arrays() for steps, _ in self._held],
             "young": None if self._young is None else [steps.arrays() for steps in self._young],
             "tested": self._tested,
-            "trial": self._trial and [[steps.arrays(), said is None] for steps, said in self._trial],
+            "trial": None if self._trial is None else [steps.arrays() for steps, _ in self._trial],
             "alarm": None if self._alarm is None else list(self._alarm),
             "left": sorted(self._left),
         }
@@ -481,15 +477,9 @@ class ChangeFinder:
         self._young = None if young is None else [Steps.from_arrays(arrays) for arrays in young]
         self._tested, self._left = int(state_dict["tested"]), set(state_dict["left"])
         trial = state_dict["trial"]
-        pieces = [(Steps.from_arrays(arrays), brought) for arrays, brought in trial or []]
-        self._trial = (
-            None
-            if trial is None
-            else [
-                (steps, None if brought else self.detector.judge(self.task, steps))
-                for steps, brought in pieces
-            ]
-        )
+        pieces = [Steps.from_arrays(arrays) for arrays in trial or []]
+        judged = [(steps, self.detector.judge(self.task, steps)) for steps in pieces]
+        self._trial = None if trial is None else judged
         alarm = state_dict["alarm"]
         self._alarm = None if alarm is None else (int(alarm[0]), float(alarm[1]))
         self._held, self._sums, self._recent = [], Sums(), []
