@@ -540,7 +540,7 @@ def digest(sources: Sequence[str]) -> str:
     found = hashlib.sha256(Path(__file__).read_bytes())
     for source in sources:
         path = ROOT / source
-        for file in sorted(path.iterdir()) if path.is_dir() else [path]:
+        for file in sorted(f for f in path.rglob("*") if f.is_file()) if path.is_dir() else [path]:
             found.update(file.name.encode() + b"\0" + file.read_bytes())
     return found.hexdigest()[:16]
 
