@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -270,6 +272,30 @@ def test_known_task_that_was_entered_by_mistake_keeps_no_rows():
     finder.enter("it", new=False)
     other.load_state_dict(finder.state_dict())
     assert other.held == 0 and [len(piece) for piece, _ in other._trial] == [240 + seen]
+
+
+def test_known_task_that_is_refused_at_first_sight_is_looked_at_with_care(monkeypatch):
+    """Neighbours may err together where a task was seldom; a new task is opened only if a fit errs, too."""
+    finder = ChangeFinder(Contradiction())
+    for name, task in (("it", (0, 1)), ("other", (2, 2)), ("now", (3, -1))):
+        finder.detector.learn(name, History().follow(slope(*task, -2.0, 4800)))
+    judge = finder.detector.judge
+
+    def hasty(task, steps, **how):
+        said = judge(task, steps, **how)
+        if task == finder.task:
+            return said
+        every = np.ones(len(steps), np.bool_)
+        return replace(said, evidence=np.full_like(said.evidence, 3.0), comparable=every, contradicts=every)
+
+    monkeypatch.setattr(finder.detector, "judge", hasty)
+    finder.enter("now", new=False)
+    pieces = slope(3, -1, -2.0, 600), slope(0, 1, -2.0, 120), slope(3, -1, -2.0, 600), slope(-2, 5, -2.0, 120)
+    _, found = follow(pieces[:2], finder=finder, batch=24)
+    assert [[name for _, name in piece] for piece in found] == [[], ["it"]]
+    monkeypatch.undo()
+    _, found = follow(pieces[2:], finder=finder, batch=24)
+    assert [[name for _, name in piece] for piece in found] == [["now"], ["task 3"]]
 
 
 def test_views_that_look_alike_open_no_second_task():

@@ -340,6 +340,8 @@ class ChangeFinder:
         if begun:
             self._learn(held[:begun], self.detector.judge(self.task, held[:begun]))
         to = fitting[0] if fitting else None
+        if near and to is None:
+            to = self._known_with_care(held[begun:])
         self._hold(held[begun:])
         if near and self._evidence(self.detector.judge(self.task, held[begun:])) <= 0:
             self._sums = Sums()  # the rows before, or those after the alarm, explain what was unknown
@@ -416,6 +418,17 @@ class ChangeFinder:
                 continue
             found.append((comparable - 2 * against, task))
         return [task for _, task in sorted(found, key=lambda each: -each[0])], perhaps
+
+    def _known_with_care(self, steps: Steps) -> str | None:
+        """Before a new task is opened: a known one that explains the steps, looked at with more care."""
+        found: list[tuple[float, str]] = []
+        for task in self.detector.tasks:
+            said = self.detector.examine(task, steps)
+            explained = said.comparable & ~said.contradicts
+            evidence = float(said.evidence[0].sum())
+            if task != self.task and evidence < 0 and 2 * explained.sum() >= max(len(steps), 2 * LEAST):
+                found.append((evidence, task))
+        return min(found)[1] if found else None
 
     def _clear(self, tasks: list[str], steps: Steps) -> str | None:
         """The task that explains the steps much better than each other one, looked at with more care."""
