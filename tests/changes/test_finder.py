@@ -285,8 +285,9 @@ def test_known_task_that_is_refused_at_first_sight_is_looked_at_with_care(monkey
         said = judge(task, steps, **how)
         if task == finder.task:
             return said
-        every = np.ones(len(steps), np.bool_)
-        return replace(said, evidence=np.full_like(said.evidence, 3.0), comparable=every, contradicts=every)
+        every, odd = np.ones(len(steps), np.bool_), np.arange(len(steps)) % 5 < 2
+        evidence = np.where(odd, 3.0, -0.35) * np.ones((2, 1))
+        return replace(said, evidence=evidence, comparable=every, contradicts=odd)
 
     monkeypatch.setattr(finder.detector, "judge", hasty)
     finder.enter("now", new=False)

@@ -30,6 +30,7 @@ ELSEWHERE = 0.3  # share of steps that are strange to a task where none fits, at
 MOST_STRANGE = 1.0  # evidence of one strange step
 SLIGHT = 0.01  # at most the evidence of errors that contradict nothing
 COMPARED = 16  # steps of a look that are compared at most, if not all need to be
+MOST_EXAMINED = 256  # steps that are looked at with care at most
 FIRST = 16  # steps that are enough to refuse most tasks
 
 
@@ -420,13 +421,19 @@ class ChangeFinder:
         return [task for _, task in sorted(found, key=lambda each: -each[0])], perhaps
 
     def _known_with_care(self, steps: Steps) -> str | None:
-        """Before a new task is opened: a known one that explains the steps, looked at with more care."""
+        """A known task that explains steps which none seems to explain, looked at with more care."""
+        some = steps[:: max(1, len(steps) // MOST_EXAMINED)]
+        few = some[:: max(1, len(some) // (4 * FIRST))]
         found: list[tuple[float, str]] = []
         for task in self.detector.tasks:
-            said = self.detector.examine(task, steps)
-            explained = said.comparable & ~said.contradicts
+            if task == self.task:
+                continue
+            first = self.detector.judge(task, few)
+            if first.which is not None or 2 * first.contradicts.sum() > first.comparable.sum():
+                continue  # there is no other way to look, or no need for it
+            said = self.detector.examine(task, some)
             evidence = float(said.evidence[0].sum())
-            if task != self.task and evidence < 0 and 2 * explained.sum() >= max(len(steps), 2 * LEAST):
+            if evidence < 0 and 2 * (said.comparable & ~said.contradicts).sum() >= max(len(some), 2 * LEAST):
                 found.append((evidence, task))
         return min(found)[1] if found else None
 
@@ -464,7 +471,7 @@ class ChangeFinder:
         everywhere, most = np.ones(len(steps), np.bool_), len(steps) // 2
         judge = partial(self._said_young, steps=steps)
         fitting, perhaps = self._fitting(judge, everywhere, most, whole=True)
-        return fitting[0] if len(fitting) == 1 and not perhaps else None
+        return fitting[0] if len(fitting) == 1 and not perhaps else self._known_with_care(steps)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to continue."""
