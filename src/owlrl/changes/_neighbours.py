@@ -127,11 +127,11 @@ class NearIndex:
         columns = columns_of_steps(steps, np.zeros(len(steps), np.bool_))
         found = self._foretelling.foretell(columns)
         wrong, rate = self._foretelling.contradicts(found), np.full(len(steps), self._foretelling.rate)
-        error = self._foretelling.relative(found).max(1)
         evidence = log_ratio(wrong, rate, changed=self.changed, most=MOST_NEAR_EVIDENCE)
         near = found.fifth <= self._fitted["radius"]
         strange = found.fifth > FAR * self._fitted["radius"]
-        return Judgement((evidence * near)[None], near, near & wrong, strange=strange, error=error * near)
+        error = np.where(near, self._foretelling.relative(found).max(1), 1.0)
+        return Judgement((evidence * near)[None], near, near & wrong, strange=strange, error=error)
 
     def learn(self, steps: Steps, event: BoolArray, judgement: Judgement) -> None:
         time = self.seen + np.arange(len(steps))
