@@ -39,7 +39,7 @@ class Judgement:
         contradicts: (B,) whether the task has another outcome for them.
         which: (B,) hashes that are equal for the same contradiction; None where each is different.
         strange: (B,) whether the task knows nothing even nearly like such steps; None if that is not told.
-        error: (B,) of what the task foretold, as part of an error that contradicts it, and 1 where it foretells
+        error: (B,) of what the task foretold, as part of an error that contradicts it; 1 where it foretells
             nothing; None if not told.
 
     >>> import numpy as np
