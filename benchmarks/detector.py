@@ -210,10 +210,11 @@ NUMBERS = {
     contradiction: (*("TRIAL", "MATURE", "YOUNG", "KNOWN", "AGAIN", "RARE", "MOST_EVIDENCE", "CLEAR"),),
     _neighbours: (
         *("CAPACITY", "NEAREST", "REGION", "APART", "REACH", "SLACK", "WORTH", "CAUTION", "PRIOR"),
-        "MOST_NEAR_EVIDENCE",
+        *("MOST_NEAR_EVIDENCE", "FORETELL", "FLOOR"),
     ),
     finder: (
         *("NEWEST", "AT_ONCE", "IN_ALL", "PROBATION", "LEAST", "CONTRADICTED", "PATIENCE", "SOON", "STRANGE"),
+        *("COMPARED", "MOST_EXAMINED"),
     ),
 }
 
